@@ -75,8 +75,8 @@ struct dt_program {
     /* inflight.c's: `started` step slots from the oldest on have steps that were started as a whole
      */
     uint32_t oldest, started;
-    uint32_t ended;       /* of these, have ended and were not asked for their reports */
-    bool failed;          /* a step before them was aborted: they do not run */
+    uint32_t ended;                 /* of these, have ended and were not asked for their reports */
+    bool failed;                    /* a step before them was aborted: they do not run */
     dti_host_weights *host_weights; /* NULL: the device weighs losses */
 };
 
@@ -213,11 +213,12 @@ static dt_result dti_program_commit(dt_program *p);
 static const char *dti_program_attribute(dt_program *p, bool ran);
 
 /* ---- host_weights.c: only of a device that runs on its own, and where targets are inputs */
-static dt_result dti_host_weights_make(dt_program *p); /* MEMORY; after it p->host_weights may be NULL */
+/* MEMORY; after it p->host_weights may be NULL */
+static dt_result dti_host_weights_make(dt_program *p);
 static void dti_host_weights_free(dt_program *p);
 /* Checks labels as dt_program_write does, and keeps what is weighed. It waits for no step. */
 static dt_result dti_host_weights_write(dt_program *p, dt_tensor x, const void *data, size_t bytes,
-                                   const uint32_t *rows);
+                                        const uint32_t *rows);
 static void dti_host_weights_copy(dt_program *p, const dti_binding *binding, const void *data);
 static dt_result dti_host_weights_run(const dt_program *p, const uint32_t **out); /* *out: as OUT */
 

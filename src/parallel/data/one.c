@@ -106,7 +106,8 @@ static dt_result dti_alone_room(dti_parallel *par, dt_program *p, const dt_step_
     return result;
 }
 
-/* Of all micro-batches, before the first is started. Where the host has no copy of what weighs them, the device does it. */
+/* Of all micro-batches, before the first is started. Where the host has no copy of what weighs
+ * them, the device does it. */
 static dt_result dti_alone_weigh(dti_parallel *par, const dti_runs *runs) {
     dt_result result = DT_OK;
     memset(par->weights.sum, 0, DT_MAX_TERMS * sizeof(double));

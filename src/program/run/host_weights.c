@@ -90,7 +90,7 @@ static void dti_host_weights_copy(dt_program *p, const dti_binding *binding, con
 }
 
 static dt_result dti_host_weights_write(dt_program *p, dt_tensor x, const void *data, size_t bytes,
-                                   const uint32_t *rows) {
+                                        const uint32_t *rows) {
     const dti_binding *binding = NULL;
     DTI_TRY(dti_binding_get(p, x, false, false, bytes, &binding));
     DTI_TRY(dti_labels_check(p->code, binding, data, rows));

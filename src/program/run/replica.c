@@ -79,9 +79,9 @@ static double dti_program_weight(const dt_program *p, const uint32_t *out, uint3
 static dt_result dti_program_weigh(dt_program *p, double *weights) {
     const uint32_t *out = dti_program_out(p), pieces = DTI_MAX(p->code->slices.piece_count, 1u);
     double ignored[DT_MAX_TERMS] = {0};
-    dt_result result = !p->code->weighs ? DT_OK
-                       : p->host_weights     ? dti_host_weights_run(p, &out)
-                                        : dt_program_add_loss_weights(p, ignored);
+    dt_result result = !p->code->weighs  ? DT_OK
+                       : p->host_weights ? dti_host_weights_run(p, &out)
+                                         : dt_program_add_loss_weights(p, ignored);
     for (uint32_t i = 0; i < pieces && !result; i++)
         for (uint32_t loss = 0; loss < p->code->loss_count; loss++)
             weights[i * DT_MAX_TERMS + loss] += dti_program_weight(p, out, loss, i);
