@@ -285,6 +285,9 @@ static void ahead_micros_of(const char *device) {
     REQUIRE(ahead_micros_open(&c, device));
     ahead_micros_step(&c, 0, -1, true, results, reports);
     CHECK(!dt_store_state_hash(c.store, &before));
+    ahead_micros_step(&c, 1, 2, true, results, reports); /* the one that would commit */
+    CHECK(!results[0] && !results[1] && results[2] == DT_ERROR_NUMERIC && !reports[2].not_run);
+    CHECK(!dt_store_state_hash(c.store, &after) && before == after);
     ahead_micros_step(&c, 1, 1, true, results, reports); /* its last one is under way already */
     CHECK(!results[0] && results[1] == DT_ERROR_NUMERIC && !reports[1].not_run);
     CHECK(results[2] == DT_ERROR_NUMERIC && reports[2].not_run && reports[2].step == 2);

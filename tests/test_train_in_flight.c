@@ -335,3 +335,117 @@ TEST(callbacks_see_all_steps_with_two_in_flight_and_stop_after_the_next) {
     CHECK(fly_fit(1, 3, &one, &hash[0]) == 3 && fly_fit(2, 3, &two, &hash[1]) == 4);
     CHECK(one.steps == 3 && two.steps == 3);
 }
+
+/* ---- a net whose classes are weighed by an input that all samples share */
+
+enum { WEIGHED_ROWS = 48, WEIGHED_IN = 4 };
+
+typedef struct weighed_case {
+    dt_ctx *ctx;
+    dt_trainer *trainer;
+    dt_tensor x, y;
+    float data[WEIGHED_ROWS * WEIGHED_IN];
+    int32_t targets[WEIGHED_ROWS];
+} weighed_case;
+
+static bool weighed_open(weighed_case *c, const char *devices, int accumulate, int slices,
+                         int bad_row) {
+    static const float weights[3] = {1, 2, 5};
+    dt_graph *g = NULL;
+    *c = (weighed_case){.ctx = NULL};
+    for (int i = 0; i < WEIGHED_ROWS * WEIGHED_IN; i++)
+        c->data[i] = i / WEIGHED_IN == bad_row ? NAN : (float)(i % 7) * 0.1f;
+    for (int i = 0; i < WEIGHED_ROWS; i++)
+        c->targets[i] = i % 3;
+    if (dt_ctx_create(NULL, &c->ctx) || dt_graph_create(c->ctx, &g))
+        return false;
+    c->x = dt_input(g, "x", DT_F32, dt_dims(WEIGHED_IN));
+    dt_tensor t = dt_input(g, "t", DT_I32, dt_dims());
+    dt_tensor w = dt_input_shared(g, "w", DT_F32, dt_dims(3));
+    c->y = dt_nn_linear(c->x, "a", 3);
+    const dt_optim_desc optim = {.lr = 0.1};
+    const dt_trainer_desc d = {
+        .loss = dt_cross_entropy(c->y, t, &(dt_cross_entropy_desc){.class_weights = w}),
+        .optim = &optim,
+        .no_shuffle = true,
+        .data = {.columns = {{.input = c->x, .data = c->data},
+                             {.input = t, .data = c->targets, .dtype = DT_I32}},
+                 .rows = WEIGHED_ROWS},
+        .batch = 12,
+        .accumulate = accumulate,
+        .parallel.batch_slices = slices,
+        .devices = devices};
+    return !dt_trainer_create(g, &d, &c->trainer) &&
+           !dt_trainer_set_input(c->trainer, w, weights, sizeof weights);
+}
+
+static double weighed_loss(const char *devices, int accumulate, int slices) {
+    weighed_case c;
+    dt_train_report r = {0};
+    if (CHECK_TEXT(weighed_open(&c, devices, accumulate, slices, -1), "%s", devices))
+        for (int i = 0; i < 3; i++)
+            CHECK(!dt_trainer_step(c.trainer, &r) && !dt_trainer_wait(c.trainer, &r) && !r.empty);
+    dt_ctx_destroy(c.ctx);
+    return r.loss;
+}
+
+TEST(losses_are_weighed_by_shared_inputs_on_vulkan_as_on_the_cpu) {
+    static const struct {
+        const char *devices;
+        int accumulate, slices;
+    } cases[] = {{"cpu", 3, 0},         {"vulkan:0", 1, 0}, {"vulkan:0", 3, 0},
+                 {"vulkan:0", 1, 2},    {"vulkan:0", 3, 2}, {"vulkan:0,vulkan:0", 1, 0},
+                 {"vulkan:0,cpu", 1, 0}};
+    if (!ahead_has_vulkan())
+        SKIP("no Vulkan device");
+    const double wanted = weighed_loss("cpu", 1, 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const double loss = weighed_loss(cases[i].devices, cases[i].accumulate, cases[i].slices);
+        CHECK_TEXT(fabs(loss - wanted) < 1e-5, "%s, accumulate %d, slices %d: %.9g, not %.9g",
+                   cases[i].devices, cases[i].accumulate, cases[i].slices, loss, wanted);
+    }
+}
+
+/* Whichever micro-batch it is in, the step is left out and training goes on. */
+TEST(a_trainer_on_vulkan_goes_on_after_a_nan_in_any_micro_batch) {
+    if (!ahead_has_vulkan())
+        SKIP("no Vulkan device");
+    for (int row = 1; row < 24; row += 4) { /* of both of the first steps */
+        weighed_case c;
+        dt_train_report r = {0};
+        int failed = 0;
+        REQUIRE(weighed_open(&c, "vulkan:0", 3, 0, row));
+        for (int i = 0; i < 8 && r.step < 3; i++) {
+            const dt_result result = dt_trainer_step(c.trainer, &r);
+            CHECK(!result || result == DT_ERROR_NUMERIC);
+            failed += result != DT_OK;
+        }
+        CHECK_TEXT(failed == 1 && r.step == 3, "row %d: %d failed, step %d", row, failed,
+                   (int)r.step);
+        dt_ctx_destroy(c.ctx);
+    }
+}
+
+TEST(a_trainer_on_vulkan_refuses_a_step_while_a_program_of_its_store_is_under_way) {
+    if (!ahead_has_vulkan())
+        SKIP("no Vulkan device");
+    for (int accumulate = 1; accumulate <= 2; accumulate++) {
+        weighed_case c;
+        dt_program *p = NULL;
+        REQUIRE(weighed_open(&c, "vulkan:0", accumulate, 0, -1));
+        CHECK(!dt_trainer_step(c.trainer, NULL) && !dt_trainer_wait(c.trainer, NULL));
+        const dt_program_desc d = {.outputs = {c.y}, .batch = 4};
+        REQUIRE(!dt_program_create(dt_trainer_store(c.trainer), &d, &p));
+        CHECK(!dt_program_write(p, c.x, c.data, 4 * WEIGHED_IN * sizeof(float)));
+        CHECK(!dt_program_start(p, NULL));
+        CHECK(dt_trainer_step(c.trainer, NULL) == DT_ERROR_INVALID);
+        CHECK_CONTAINS(dt_ctx_error(c.ctx), "under way");
+        CHECK(!dt_program_wait(p, NULL));
+        CHECK(!dt_trainer_step(c.trainer, NULL) && !dt_trainer_wait(c.trainer, NULL));
+        CHECK(!dt_program_begin(p, NULL));
+        CHECK(dt_trainer_step(c.trainer, NULL) == DT_ERROR_INVALID);
+        CHECK(!dt_program_cancel(p, NULL));
+        CHECK(!dt_trainer_step(c.trainer, NULL));
+        dt_ctx_destroy(c.ctx);
+    }
+}

@@ -9,6 +9,7 @@
 const bool CAUSAL = (spec0 & DTI_ATTENTION_CAUSAL) != 0u, ADD = (spec0 & DTI_ATTENTION_ADD) != 0u;
 const bool KEEP = (spec0 & DTI_ATTENTION_KEEP) != 0u, ALIBI = (spec0 & DTI_ATTENTION_ALIBI) != 0u;
 const bool DROPOUT = (spec0 & DTI_ATTENTION_DROPOUT) != 0u;
+const bool MASKED = ADD || KEEP; /* nothing beyond it is read */
 const bool BY_FOURS = (spec0 & DTI_ATTENTION_FOURS) != 0u; /* rows are read by fours */
 const bool FORWARD = spec3 == 0u, MAKES_DV = (spec3 & DTI_ATTENTION_DV) != 0u;
 const bool MAKES_D = (spec3 & (DTI_ATTENTION_DQ | DTI_ATTENTION_DK)) != 0u;
@@ -183,7 +184,8 @@ float alibi_slope(uint head)
 bool is_seen(uint i, uint j, uint e)
 {
     int back = int(i - j) - int(e);
-    return (KEYS || j + e < args.tk) && (FORWARD || i < args.tq) && (!CAUSAL || back >= 0) &&
+    return ((KEYS && !MASKED) || j + e < args.tk) && ((FORWARD && !MASKED) || i < args.tq) &&
+           (!CAUSAL || back >= 0) &&
            (args.window == 0u || uint(abs(back)) < args.window);
 }
 

@@ -97,11 +97,20 @@ static dt_result dti_alone_take_oldest(dti_parallel *par) {
     return dti_alone_take(par, &par->steps[i]);
 }
 
-/* Until a micro-batch of `p` can be started and overtakes nothing that it must not. */
+/* False: what runs on the store, if anything does, is a program of the host's. */
+static bool dti_alone_runs(const dti_parallel *par) {
+    bool any = false;
+    for (uint32_t i = 0; i < DTI_STEP_SLOTS_MAX; i++)
+        any = any || par->steps[i].ended != par->steps[i].begun;
+    return any;
+}
+
+/* Until a micro-batch of `p` can be started without waiting. */
 static dt_result dti_alone_room(dti_parallel *par, dt_program *p, const dt_step_desc *step) {
     const dt_store *s = p->store;
     dt_result result = DT_OK;
-    while (!result && s->running && (s->running != p || dti_inflight_waits(p, step)))
+    while (!result && dti_alone_runs(par) && s->running &&
+           (s->running != p || dti_inflight_waits(p, step)))
         result = dti_alone_take_oldest(par);
     return result;
 }
@@ -113,7 +122,7 @@ static dt_result dti_alone_weigh(dti_parallel *par, const dti_runs *runs) {
     memset(par->weights.sum, 0, DT_MAX_TERMS * sizeof(double));
     for (uint32_t i = 0; i < runs->count && runs->count > 1 && !result; i++) {
         dt_program *p = runs->runs[i].program;
-        while (!result && !dti_micro_is_weighed_apart(&runs->runs[i]) && p->store->running)
+        while (!result && !dti_micro_is_weighed_apart(&runs->runs[i]) && dti_alone_runs(par))
             result = dti_alone_take_oldest(par);
         if (!result)
             result = dti_micro_write_host_weights(par, &runs->runs[i]);
@@ -145,6 +154,11 @@ static dt_result dti_alone_start(dti_parallel *par, uint32_t index) {
     dt_result result = dti_alone_weigh(par, runs);
     for (uint32_t i = 0; i < runs->count && !result; i++)
         result = dti_alone_micro(par, runs, &runs->runs[i]);
+    const dti_error_text error = dti_error_of(par);
+    while (result && par->now->ended < par->now->begun && !dti_alone_take_oldest(par)) {
+    }
+    if (result && par->now->begun)
+        dti_fail(par->base, result, "%s", error.text);
     par->lost = par->lost || result == DT_ERROR_DEVICE_LOST;
     return result;
 }

@@ -12,7 +12,7 @@ struct dti_host_weights {
 /* How much of each memory it needs. False: it reads what only the device has. */
 static bool dti_host_weights_fits(const dti_code *code, uint64_t ends[DTI_MEMORIES]) {
     const dti_segment *s = &code->segments[code->weigh_segment];
-    bool fits = code->weighs;
+    bool fits = code->weighs && s->first == 0; /* the launches are handed on from the first */
     ends[DTI_ARENA_IN] = DTI_WORD_BYTES * DTI_STEP_WORDS;
     ends[DTI_ARENA_OUT] = DTI_WORD_BYTES * DTI_STATUS_WORDS;
     for (uint32_t i = 0; fits && i < s->count * DTI_BINDINGS_MAX; i++) {

@@ -50,6 +50,8 @@ static dt_result dti_binding_write(dt_program *p, dt_tensor x, bool gradient, co
     DTI_TRY(dti_inflight_place(p));
     char *host = p->store->device->backend->memory_host(p->now->memories[DTI_ARENA_IN]);
     memcpy(host + binding->offset, data, bytes);
+    if (p->host_weights && !p->code->work->nodes[binding->node].samples)
+        dti_host_weights_copy(p, binding, data); /* samples come with each micro-batch */
     dti_step_slot_written(p, (uint32_t)(binding - p->code->bindings));
     return DT_OK;
 }
@@ -587,7 +589,8 @@ static dt_result dti_step_finish(dt_program *p, dt_report *report) {
     if (p->now->made)
         dti_step_rows(p, true);
     const bool looks = p->now->commits || p->code->check_segment < p->code->commit_segment;
-    if (looks && status[DTI_STATUS_ABORT] == DTI_ABORT_BEHIND)
+    /* one whose own losses are not finite finds that too, where the micro-batch also commits */
+    if (looks && p->failed && status[DTI_STATUS_ABORT] == DTI_ABORT_BEHIND)
         return dti_step_not_run(p, r);
     dti_report_fill(p, status, r);
     if (dti_step_faulty(p, status))

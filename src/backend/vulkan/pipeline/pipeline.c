@@ -275,8 +275,9 @@ static void dti_vk_pipeline_compile(const dti_vk_device *device, dti_vk_pipeline
         p->result = device->vk.CreateComputePipelines(device->handle, device->cache, 1, &info, NULL,
                                                       &p->handle);
     device->vk.DestroyShaderModule(device->handle, info.stage.module, NULL);
-    p->cached =
-        told[0].flags & DTI_VK_PIPELINE_CREATION_FEEDBACK_APPLICATION_PIPELINE_CACHE_HIT_BIT;
+    const uint32_t hit = DTI_VK_PIPELINE_CREATION_FEEDBACK_VALID_BIT |
+                         DTI_VK_PIPELINE_CREATION_FEEDBACK_APPLICATION_PIPELINE_CACHE_HIT_BIT;
+    p->cached = (told[0].flags & hit) == hit;
 }
 
 /* One after the other: a piece of a range would be several, and some take a hundred times as long

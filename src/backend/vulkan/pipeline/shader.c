@@ -21,6 +21,7 @@ static dt_result dti_vk_shader_words(dti_base *base, const dti_vk_shader *shader
     if (whole)
         return DT_OK;
     dti_free(base, *out);
+    *out = NULL;
     if (!memory)
         return DT_ERROR_MEMORY;
     return dti_fail(base, DT_ERROR_UNSUPPORTED, "the Vulkan kernel %s is damaged", shader->name);
