@@ -227,7 +227,7 @@ float kept(uint i, uint j)
 }
 
 /* Positions of the other side, [first, end), that a block from `at` on may see; from a block's first
- * on. Where there are none it begins behind the last, which nobody sees. */
+ * on. Where there are none it begins after the last, which nobody sees. */
 uvec2 range_of(uint at, uint others, bool queries)
 {
     uint last = at + BLOCK - 1u, from = 0u, to = others;

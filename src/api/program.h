@@ -490,8 +490,8 @@ DT_API dt_result dt_program_run(dt_program *program, const dt_step_desc *step, d
  * If .in_flight steps are in flight, dt_program_start and dt_program_write first wait for the
  * oldest. Its report is lost; use dt_program_wait to get reports. If it failed, they return its
  * error, and do nothing else. A step that was in flight after a failed one does not run. It ends
- * with NUMERIC, and a report of its own number with .not_run. Steps whose
- * gradients are computed and not committed wait for those before them.
+ * with NUMERIC, and a report of its own number with .not_run. Steps whose gradients are computed
+ * and not committed wait for those before them.
  * Errors: as for dt_program_run. */
 DT_API dt_result dt_program_start(dt_program *program, const dt_step_desc *step);
 /* Waits for the oldest step that dt_program_start has in flight, and ends it. dt_program_read then

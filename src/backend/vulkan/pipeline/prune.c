@@ -25,7 +25,7 @@ static void dti_spirv_clear(uint32_t *w, size_t size) {
         w[i] = DTI_SPIRV_NOP;
 }
 
-/* Labels that a block's last instruction names: *first, and every `step`th behind it. */
+/* Labels that a block's last instruction names: *first, and every `step`th after it. */
 static size_t dti_spirv_targets(const uint32_t *w, size_t *first, size_t *step) {
     const size_t size = w[0] >> 16;
     *step = 1;
@@ -167,7 +167,7 @@ static void dti_spirv_remove(const dti_spirv_module *m, uint32_t *w) {
 /* Removes blocks that nothing leads to; of a merge block the label stays. */
 static void dti_spirv_settle(const dti_spirv_module *m, size_t start) {
     uint32_t label = m->bound;
-    bool first = false; /* behind a label */
+    bool first = false; /* after a label */
     for (size_t at = start, size; at < m->made; at += size) {
         uint32_t *w = m->words + at;
         const uint32_t opcode = w[0] & 0xffffu;
