@@ -614,7 +614,7 @@
 #define DTI_NORM_GROUP_RMS 2
 
 /* Kernels that go over rows, or groups, spec3. What an invocation keeps in registers (HELD units,
- * fours or elements) depends on how large a row is: the logarithm of its units, rounded up, from bit
+ * fours or elements) depends on a row's size: the logarithm of its units, rounded up, from bit
  * DTI_LIES_SIZE on. The kernel does not ask, since a driver may run both sides of what it cannot
  * decide. */
 #define DTI_LIES_SIZE 8
