@@ -19,7 +19,7 @@ static void pipelines_free(void *user, void *memory, size_t bytes) {
     free(memory);
 }
 
-/* With a pool of so many threads. Messages of the validation layer come on any of them; where there
+/* With a pool of `threads`. Messages of the validation layer come on any of them; where there
  * is one the test has failed. */
 static bool pipelines_open(vulkan_rig *rig, int threads) {
     const int device = vulkan_quick_device();
@@ -69,7 +69,7 @@ static dt_result pipelines_make(vulkan_rig *rig, dt_result result) {
 static struct pipelines_driver {
     dti_PFN_vkCreateShaderModule real;
     uint32_t refused; /* the modules, by their bound, which no constant changes; 0: none */
-    uint32_t threads; /* a call waits until so many are there */
+    uint32_t threads; /* a call waits until there are this many */
     _Atomic uint32_t calls, running, most;
 } pipelines_driver;
 

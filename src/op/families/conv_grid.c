@@ -92,7 +92,7 @@ static uint32_t dti_conv_dw_in_line(const dti_args_conv *a) {
     return a->cuts == 1 ? a->oh * a->ow : a->oh > 1 && a->cuts <= a->oh ? a->ow : 1;
 }
 
-/* Each of a launch's sums has a multiple of so many products: classes of positions differ in
+/* Each of a launch's sums has a multiple of this many products: classes of positions differ in
  * taps. */
 static uint32_t dti_conv_k_of(const dti_launch *l) {
     const dti_args_conv *a = &l->args.conv;

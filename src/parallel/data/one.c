@@ -149,18 +149,21 @@ static dt_result dti_alone_micro(dti_parallel *par, const dti_runs *runs,
     return DT_OK;
 }
 
+/* A step whose next micro-batch cannot be started: of those that are in flight none may be left. */
+static dt_result dti_alone_abandon(dti_parallel *par, dt_result result) {
+    const dti_error_text error = dti_error_of(par);
+    while (par->now->ended < par->now->begun && !dti_alone_take_oldest(par)) {
+    }
+    return dti_fail(par->base, result, "%s", error.text);
+}
+
 static dt_result dti_alone_start(dti_parallel *par, uint32_t index) {
     const dti_runs *runs = par->replicas[index].runs;
     dt_result result = dti_alone_weigh(par, runs);
     for (uint32_t i = 0; i < runs->count && !result; i++)
         result = dti_alone_micro(par, runs, &runs->runs[i]);
-    const dti_error_text error = dti_error_of(par);
-    while (result && par->now->ended < par->now->begun && !dti_alone_take_oldest(par)) {
-    }
-    if (result && par->now->begun)
-        dti_fail(par->base, result, "%s", error.text);
     par->lost = par->lost || result == DT_ERROR_DEVICE_LOST;
-    return result;
+    return result && par->now->begun ? dti_alone_abandon(par, result) : result;
 }
 
 static dt_result dti_alone_wait(dti_parallel *par) {

@@ -226,8 +226,7 @@ static size_t dti_vk_shader_specialize(uint32_t *words, size_t count, const uint
     size_t at = DTI_VK_SPIRV_HEADER;
     while (at < count && (words[at] & 0xffffu) != DTI_SPIRV_FUNCTION) {
         const uint32_t size = words[at] >> 16;
-        if (size < 2 ||
-            size > count - at) /* SPIR-V has no such instruction in front of functions */
+        if (size < 2 || size > count - at) /* before functions SPIR-V has no such instruction */
             break;
         dti_spirv_specialize_one(&m, words + at, size);
         at += size;
