@@ -16,7 +16,7 @@
  *   run/run.c           dt_program_run, and the same cut open
  *   run/inflight.c      steps that start before the one before has ended
  *   run/external.c      the application's buffers as inputs and outputs
- *   run/host_weights.c  weights of losses by the host
+ *   run/host_weights.c   weights of losses by the host
  *   run/replica.c       what a replica of a job calls
  *   run/micro_slots.c   micro-batch slots of a pipeline's stage */
 
