@@ -226,6 +226,35 @@ TEST(a_step_of_micro_batches_is_one_submission_for_each) {
     }
 }
 
+static int fly_left; /* submissions until the device is lost */
+
+static dti_VkResult DTI_VKAPI fly_submit(dti_VkQueue queue, uint32_t count,
+                                         const dti_VkSubmitInfo *info, dti_VkFence fence) {
+    return fly_left-- > 0 ? stub_QueueSubmit(queue, count, info, fence) : DTI_VK_ERROR_DEVICE_LOST;
+}
+
+/* Micro-batches of the step, and of the one before, are in flight then. */
+TEST(a_device_that_is_lost_between_micro_batches_ends_training_with_its_name) {
+    for (int at = 0; at < 4; at++) {
+        train_model m;
+        dt_trainer_desc d;
+        dt_trainer *trainer;
+        REQUIRE(fly_stub_open(&m, &d, &trainer));
+        dt_trainer_destroy(trainer);
+        d.batch = 16;
+        d.accumulate = 4;
+        REQUIRE(!dt_trainer_create(m.graph, &d, &trainer));
+        CHECK(!dt_trainer_step(trainer, NULL) && !dt_trainer_step(trainer, NULL));
+        fly_left = at;
+        ((dti_vk_device *)trainer->par.replicas[0].store->device)->vk.QueueSubmit = fly_submit;
+        for (int again = 0; again < 2; again++) {
+            CHECK(dt_trainer_step(trainer, NULL) != DT_OK);
+            CHECK_CONTAINS(dt_ctx_error(m.ctx), "lost");
+        }
+        dt_ctx_destroy(m.ctx);
+    }
+}
+
 static void fly_nothing(void *user) {
     (void)user;
 }
