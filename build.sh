@@ -152,8 +152,8 @@ warnings='-Wall -Wextra -Wno-misleading-indentation'
 # $alone names some tests, a file that has none of them is left out.
 alone=
 test_sources() {
-    for source in tests/main.c tests/harness.c tests/test_*.c; do
-        if grep -q "#include \"$(basename "$source")\"" tests/main.c; then continue; fi
+    for source in tests/main.c tests/harness.c tests/*/test_*.c; do
+        if grep -q "#include \"${source#tests/}\"" tests/main.c tests/comm/main.c; then continue; fi
         if has_wanted "$source"; then echo "$source"; fi
     done
 }
@@ -164,21 +164,21 @@ has_wanted() {
     esac
     # The rows of wrong_args.h are in several files, and go with any of them.
     # shellcheck disable=SC2046 # words are meant
-    set -- "$1" $(if grep -q '"wrong_args.h"' "$1"; then grep -l '"wrong_args.h"' tests/test_*.c; fi)
+    set -- "$1" $(if grep -q '"wrong/wrong_args.h"' "$1"; then grep -l '"wrong/wrong_args.h"' tests/wrong/test_*.c; fi)
     grep -qE "^(TEST|GOLDEN)[A-Z_]*\(.*($alone)" "$@"
 }
 
 # test_level SOURCE: what only declares takes a third as long without optimising.
 test_level() {
-    case $1 in tests/test_*) echo -O0 ;; esac
+    case $1 in tests/*/test_*) echo -O0 ;; esac
 }
 
 build_test() {
     object=$out/$(basename "$1" .c).o
-    sources="$1 $(echo tests/*.h) build/public_part.h $out/flags"
+    sources="$1 $(echo tests/*.h tests/*/*.h) build/public_part.h $out/flags"
     case $1 in
-    tests/main.c | tests/test_fuzz.c) sources="$sources dtrain.h tests tools/launches.h tools/dtinfo_chart.h tools/dtinfo_plan.h" ;;
-    tests/test_golden_gpt2.c) sources="$sources examples/gpt2.c" ;;
+    tests/main.c | tests/fuzz/test_fuzz.c) sources="$sources dtrain.h tests tools/launches.h tools/dtinfo_chart.h tools/dtinfo_plan.h" ;;
+    tests/golden/test_golden_gpt2.c) sources="$sources examples/gpt2.c" ;;
     esac
     # shellcheck disable=SC2086
     if newer "$object" $sources; then return 0; fi
@@ -188,7 +188,7 @@ build_test() {
 }
 
 link_tests() {
-    objects=$(test_sources | sed "s|^tests/\(.*\)c\$|$out/\1o|")
+    objects=$(test_sources | sed "s|^.*/\(.*\)c\$|$out/\1o|")
     # shellcheck disable=SC2086
     if [ "$(cat $out/dtest.objects 2>/dev/null)" = "$objects" ] && newer $out/dtest $objects; then return 0; fi
     # shellcheck disable=SC2086
@@ -211,7 +211,7 @@ with_openssl() {
 
 # The collectives' tests are a program of their own, which compiles nothing else: in seconds.
 build_comm_tests() {
-    if newer $out/dtest_comm tests/comm tests/fuzz* tests/harness.c tests/harness.h dtrain.h \
+    if newer $out/dtest_comm tests/comm tests/fuzz tests/harness.c tests/harness.h dtrain.h \
         $out/flags; then
         return 0
     fi
@@ -459,12 +459,12 @@ comm_tests() {
     $out/dtest_comm --counts $out/comm.counts "$@" >$out/comm.log 2>&1 || true
 }
 
-# script_tests NAME SCRIPT FILTER...: a script's tests; its counts go to build/NAME.counts.
+# script_tests NAME FILTER...: tests/scripts/NAME.sh; its counts go to build/NAME.counts.
 script_tests() {
-    name=$1 script=$2
-    shift 2
-    sh "$script" "$@" >"build/$name.log" || true
-    tail -n 1 "build/$name.log" >"build/$name.counts"
+    script=$1
+    shift
+    sh "tests/scripts/$script.sh" "$@" >"build/$script.log" || true
+    tail -n 1 "build/$script.log" >"build/$script.counts"
 }
 
 # The tests in their long form, where they have one; those of Vulkan on SwiftShader too.
@@ -476,7 +476,7 @@ long_tests() {
     with_swiftshader
     main_tests
     comm_tests
-    script_tests hosts tests/hosts.sh
+    script_tests hosts
     sed '$d' $out/comm.log build/hosts.log
     set -- --also $out/dtest.counts --also $out/comm.counts --also build/hosts.counts
     if [ "${VK_ADD_DRIVER_FILES-}" = $swiftshader ]; then
@@ -580,7 +580,7 @@ run_tests() {
     script_lane "$@" # what is left, while the other lane has a long one
     wait
     set -- --also build/dtest.counts
-    for name in $(for script in $scripts; do script_name "$script"; done) comm; do
+    for name in $scripts comm; do
         sed '$d' "build/$name.log"
         set -- "$@" --also "build/$name.counts"
     done
@@ -588,24 +588,20 @@ run_tests() {
 }
 
 # What needs whole applications or launchers; the longest first.
-scripts='tests/hosts.sh tests/comm/mpi.sh tests/setup.sh tests/gpu.sh tests/train.sh tests/guide.sh
-    tests/embed.sh tests/comm/launch.sh tests/bindings.sh tests/comm/test_dtrun.sh'
+scripts='hosts mpi setup gpu train guide embed launch bindings dtrun'
 
 # script_lane FILTER...: the scripts that no other lane has taken, one after the other.
 script_lane() {
     export reader_libs
-    for script in $scripts; do
-        name=$(script_name "$script")
+    for name in $scripts; do
         mkdir "build/scripts/$name" 2>/dev/null || continue
         begun=$(date +%s)
-        script_tests "$name" "$script" "$@"
-        echo "took $(($(date +%s) - begun)) s: $script"
+        script_tests "$name" "$@"
+        echo "took $(($(date +%s) - begun)) s: tests/scripts/$name.sh"
     done
 }
 
-script_name() { basename "$1" .sh | sed 's/^test_//'; }
-
-# ---- Fuzzing: each tests/fuzz_*.c is a target, and the files of tests/corpus are where it starts.
+# ---- Fuzzing: each tests/fuzz/fuzz_*.c is a target and starts from its folder of tests/fuzz/corpus.
 
 fuzz_checks='-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined'
 
@@ -626,7 +622,7 @@ fuzz_object() {
     *) level=-O1 ;;
     esac
     # shellcheck disable=SC2086 # words are meant
-    set -- "$1" $level "tests/fuzz_$1.c"
+    set -- "$1" $level "tests/fuzz/fuzz_$1.c"
     name=$1
     shift
     say "clang $name, to fuzz it"
@@ -637,7 +633,7 @@ fuzz_object() {
 # fuzz_link NAME: with the server's object, unless it has an implementation of its own.
 fuzz_link() {
     whole=build/fuzz/server.o
-    if grep -qE '^#define DT_STATIC|"fuzz_core.h"' "tests/fuzz_$1.c" || [ "$1" = server ]; then whole=; fi
+    if grep -qE '^#define DT_STATIC|"fuzz/fuzz_core.h"' "tests/fuzz/fuzz_$1.c" || [ "$1" = server ]; then whole=; fi
     # shellcheck disable=SC2086 # words are meant
     clang -fsanitize=fuzzer,address,undefined "build/fuzz/$1.o" $whole -o "build/fuzz/$1" \
         -lm -ldl -lpthread $reader_libs
@@ -675,12 +671,12 @@ fuzz_lane() {
 run_fuzz() {
     found=build/fuzz/$1.found log=build/fuzz/$1.log
     words=
-    if [ -e "tests/fuzz_$1.dict" ]; then words=-dict=tests/fuzz_$1.dict; fi
+    if [ -e "tests/fuzz/fuzz_$1.dict" ]; then words=-dict=tests/fuzz/fuzz_$1.dict; fi
     mkdir -p "$found"
     status=0
     # shellcheck disable=SC2086 # one word or none
     "build/fuzz/$1" "-max_total_time=$seconds" -max_len=2048 -timeout=10 -print_final_stats=1 \
-        "-artifact_prefix=build/fuzz/$1-" $words "$found" "tests/corpus/$1" \
+        "-artifact_prefix=build/fuzz/$1-" $words "$found" "tests/fuzz/corpus/$1" \
         >"$log" 2>&1 || status=$?
     inputs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
     edges=$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$log" | tail -n 1)
@@ -703,7 +699,7 @@ fuzz() {
     header
     with_readers
     names='server frames hello' # which take long to compile
-    for target in tests/fuzz_*.c; do
+    for target in tests/fuzz/fuzz_*.c; do
         name=$(basename "$target" .c)
         case $name in fuzz_server | fuzz_frames | fuzz_hello) ;; *) names="$names ${name#fuzz_}" ;; esac
     done
@@ -804,7 +800,7 @@ platforms() {
     header
     # Without it the training on Fashion-MNIST skips.
     if [ -e "$data_package" ]; then (data); fi
-    exec sh tests/platforms.sh "$@"
+    exec sh tests/scripts/platforms.sh "$@"
 }
 
 # information [plan] WORD...: of devices, or of a training step.

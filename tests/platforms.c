@@ -6,13 +6,13 @@
 #define DT_IMPLEMENTATION
 #include "dtrain.h"
 
-#include "half.h"
+#include "ops/half.h"
 
 int harness_threads_left = -1;
 
-#include "test_base.c"
-#include "test_data.c"
-#include "test_golden.c"
-#include "test_golden_ops.c"
+#include "unit/test_base.c"
+#include "data/test_data.c"
+#include "golden/test_golden.c"
+#include "golden/test_golden_ops.c"
 
-#include "test_platform.c"
+#include "unit/test_platform.c"

@@ -10,7 +10,7 @@ versions (GELU, mean pooling; the same convolutions and norms), or twice what Py
 off, if that is more; those with kinks may be off by five times as much as PyTorch's float32.
 
 The test suite has smaller versions of both, and the losses of the whole ones at batch 8
-(tests/test_golden_image.c); this is the whole comparison, which takes a minute and no fixture.
+(tests/golden/test_golden_image.c); this is the whole comparison, which takes a minute and no fixture.
 
     cc -O2 -I. tools/dtcompare.c -o build/dtcompare -lm -ldl -lpthread
     /usr/bin/python3 tools/compare_pytorch.py [--device cpu] [--batch 64] [--steps 5] [MODEL]...

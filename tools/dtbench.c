@@ -93,7 +93,7 @@ static float *random_floats(size_t count, float scale) {
     return x;
 }
 
-#include "../tests/stub_vulkan.h"
+#include "../tests/vulkan/stub_vulkan.h"
 #include "dtbench_gemm.h"
 #include "dtbench_train.h"
 #include "launches.h"

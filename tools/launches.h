@@ -1,7 +1,7 @@
 /* Seven networks, and what a step of each asks of a device: its launches, as the lowering makes them
  * for Vulkan's least limits, laid out in workgroups for a GPU that has memory for them. No device
  * and no store: tools/dtlint.c prints it and finds launches that leave a GPU idle, and
- * tests/test_launches.c holds what a step has. Needs dtrain.h with its implementation. */
+ * tests/unit/test_launches.c holds what a step has. Needs dtrain.h with its implementation. */
 
 /* ---- the networks */
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records PyTorch's values for tests/test_golden.c into tests/golden/*.safetensors.
+"""Records PyTorch's values for tests/golden/test_golden.c into tests/golden/*.safetensors.
 
 Each program below is trained for 20 steps in float32. A file holds the initial weights (init.NAME),
 what each step is fed (first axis: the step), what it gave (loss, F64) and the final weights

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Records averages of weights by torch.optim.swa_utils.AveragedModel, step by step, into
-tests/golden/average.safetensors for tests/test_average.c: the exponential one, the mean, and the
+tests/golden/average.safetensors for tests/golden/test_average.c: the exponential one, the mean, and the
 mean of steps 4, 7, 10 ...
 
     python3 tools/record_golden_average.py      (PyTorch 2.15)

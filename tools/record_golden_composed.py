@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Records PyTorch's values and gradients of functions that are made of ops, for
-tests/test_golden_composed.c, into tests/golden/composed.safetensors: ops.NAME.x, .y, and the gradient of
+tests/golden/test_golden_composed.c, into tests/golden/composed.safetensors: ops.NAME.x, .y, and the gradient of
 sum(y * ops.NAME.dy) as .dx (.w, .dw), float64's at float32 points. The first axis is the samples'.
 
     python3 tools/record_golden_composed.py      (PyTorch)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Records what pandas takes columns of a CSV file for into tests/golden/csv_pandas.txt, for
-tests/test_csv.c.
+tests/data/test_csv.c.
 
     python3 tools/record_golden_csv.py      (pandas)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Records what PyTorch gives in float32 at the edges of float32's range, values and gradients, into
-tests/golden/edges.safetensors for tests/test_edges.c: signed zeros, infinities, NaN, the largest and
+tests/golden/edges.safetensors for tests/golden/test_edges.c: signed zeros, infinities, NaN, the largest and
 the smallest finite numbers, subnormals. Of two inputs all pairs are taken. A set of inputs is
 edges.SET.a (and .b); a case is NAME.y, and the gradients of its sum as NAME.da and NAME.db; of rows,
 of the sum of y * (1, 2, -1).

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records torch.einsum for tests/test_einsum.c into tests/golden/einsum.safetensors, values and gradients as
+"""Records torch.einsum for tests/golden/test_einsum.c into tests/golden/einsum.safetensors, values and gradients as
 record_op says. The samples' letter, Z, is in PyTorch's equation alone; w has none.
 
     python3 tools/record_golden_einsum.py      (PyTorch 2.15)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records PyTorch's values for tests/test_golden_image.c into tests/golden/*.safetensors.
+"""Records PyTorch's values for tests/golden/test_golden_image.c into tests/golden/*.safetensors.
 
 layers: one layer each, y = layer(x) and loss = mean((y - t)^2). Recorded: x and t of three steps
 (of one where nothing is trained), init.NAME, and in float64 y and dx (of the sum of the squares) of

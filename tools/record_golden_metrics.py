@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records scikit-learn's metrics into tests/golden/metrics.safetensors for tests/test_golden_metrics.c.
+"""Records scikit-learn's metrics into tests/golden/metrics.safetensors for tests/golden/test_golden_metrics.c.
 
     /usr/bin/python3 tools/record_golden_metrics.py      (Debian's python3-torch and python3-sklearn)
 """

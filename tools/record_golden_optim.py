@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records 100 steps of each optimizer of torch.optim, for tests/test_golden_optim.c, in float64. Those
+"""Records 100 steps of each optimizer of torch.optim, for tests/golden/test_golden_optim.c, in float64. Those
 that torch has not are written out here as their papers have them: Lion (Chen et al. 2023, algorithm
 2), LAMB (You et al. 2020, algorithm 2), LARS (You et al. 2017, the ratio before the momentum, as SGD
 has that). Muon is torch's, but for its iteration, which is in float64 too instead of bf16.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/corpus/picture, and prints what tests/test_pictures.c asks of Pillow: hashes of
+"""Writes tests/fuzz/corpus/picture, and prints what tests/data/test_pictures.c asks of Pillow: hashes of
 resized pictures. Needs Pillow; a run gives the same files again with the same version of it.
 
 Pixels are a formula that the tests know, so what a PNG file holds needs no record:
@@ -13,7 +13,7 @@ import zlib
 
 from PIL import Image
 
-FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests/corpus/picture")
+FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests/fuzz/corpus/picture")
 WIDTH, HEIGHT = 9, 7
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records PyTorch's values for tests/test_golden_recurrent.c into tests/golden/recurrent.safetensors.
+"""Records PyTorch's values for tests/golden/test_golden_recurrent.c into tests/golden/recurrent.safetensors.
 
 One nn.LSTM, nn.GRU or nn.RNN each, batch first, in float64. Recorded: CASE.x, .lengths, .h0 and .c0
 where there are any, init.CASE.NAME, and of S, the sum of y, h and c times CASE.wy, .wh and .wc:

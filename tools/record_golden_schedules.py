@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Records learning rates (and momentum) of torch.optim.lr_scheduler, step by step, into
-tests/golden/schedules.safetensors for tests/test_golden_schedules.c. What PyTorch has no scheduler for is
+tests/golden/schedules.safetensors for tests/golden/test_golden_schedules.c. What PyTorch has no scheduler for is
 written out here: transformers' get_wsd_schedule (linear) and get_inverse_sqrt_schedule, and a
 geometric warm-up.
 

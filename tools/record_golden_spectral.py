@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Records five steps of SGD with torch.nn.utils.parametrizations.spectral_norm on a convolution and a
-linear layer (of two iterations) into tests/golden/spectral.safetensors for tests/test_spectral.c: the
+linear layer (of two iterations) into tests/golden/spectral.safetensors for tests/golden/test_spectral.c: the
 data x and t, all values before (init.NAME) and after each step (step.NAME, first axis: the step), the
 losses, and what the trained model gives in evaluation (y). In float64 from float32 values.
 

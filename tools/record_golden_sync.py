@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Records steps of SGD of a convolution and a linear layer, each with batch norm over the whole batch of
-two ranks, into tests/golden/sync.safetensors for tests/test_golden_sync.c: the data x and t, all values
+two ranks, into tests/golden/sync.safetensors for tests/golden/test_golden_sync.c: the data x and t, all values
 before (init.NAME) and after each step (step.NAME, first axis: the step), the losses, and what the trained
 model gives in evaluation (y). In float64 from float32 values.
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records tables with a row for padding for tests/test_table.c into tests/golden/table.safetensors: bags
+"""Records tables with a row for padding for tests/golden/test_table.c into tests/golden/table.safetensors: bags
 (values and gradients, as record_op says), and an embedding after steps of AdamW.
 
     python3 tools/record_golden_table.py      (PyTorch 2.15)

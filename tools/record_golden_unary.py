@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Records exact values and slopes of the elementwise functions, by MPFR at 300 bits, into
-tests/unary_exact.h for tests/test_unary.c: the formulas in double, by which that test counts units in
+tests/ops/unary_exact.h for tests/ops/test_unary.c: the formulas in double, by which that test counts units in
 the last place, are held to them. Needs gmpy2 and mpmath (PyPI).
 
     python3 tools/record_golden_unary.py
@@ -12,7 +12,7 @@ import gmpy2
 import mpmath
 from gmpy2 import mpfr
 
-OUT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests/unary_exact.h")
+OUT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests/ops/unary_exact.h")
 P0 = mpfr("-0.75")  # unary_p0 of the test
 AT = [1e-40, 3e-8, 0.3, 0.58, 1.1924692, 2.77, 9.165, 17.0253506, 33.3, 88.5, 103.9,
       102400.0, 16367173 * 2.0**72, 3.4028234663852886e38]

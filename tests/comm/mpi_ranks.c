@@ -1,6 +1,6 @@
-/* One rank of the tests of the MPI transport; tests/comm/mpi.sh runs it under mpirun, one scenario
- * a run. What test_comm.c asks of ranks that are threads is asked of ranks of MPI too. Prints what
- * fails; the exit status is 1 then. */
+/* One rank of the tests of the MPI transport; tests/scripts/mpi.sh runs it under mpirun, one
+ * scenario a run. What test_comm.c asks of ranks that are threads is asked of ranks of MPI too.
+ * Prints what fails; the exit status is 1 then. */
 #define _GNU_SOURCE
 #include "harness.h"
 
@@ -29,8 +29,8 @@ bool test_check(bool ok, const char *file, int line, const char *format, ...) {
     return ok;
 }
 
-#include "../half.h"
-#include "test_comm.c"
+#include "ops/half.h"
+#include "comm/test_comm.c"
 
 /* ---- helpers */
 

@@ -1,4 +1,4 @@
-/* A rank of a training job whose comm is MPI's: a stage on each. tests/comm/mpi.sh runs it under
+/* A rank of a training job whose comm is MPI's: a stage on each. tests/scripts/mpi.sh runs it under
  * mpirun. In the third step rank 1 fails at an action, or is killed. Prints what fails. */
 #include "harness.h"
 
@@ -19,7 +19,7 @@ static int mpi_step, mpi_kills, mpi_works;
 #define DT_IMPLEMENTATION
 #include "dtrain.h"
 
-#include "train_model.h"
+#include "train/train_model.h"
 
 test_state test_now;
 int harness_threads_left = -1;

@@ -4,7 +4,7 @@
 #ifndef DTRAIN_TESTS_PROCESSES_H
 #define DTRAIN_TESTS_PROCESSES_H
 
-#include "can.h"
+#include "comm/can.h"
 
 #include <signal.h>
 #include <sys/mman.h>

@@ -1,7 +1,7 @@
 /* TCP's congestion control: what was asked for is on every connection, what the system has not is
  * refused, and a word is said where bbr makes operations slow. */
 
-#include "processes.h"
+#include "comm/processes.h"
 
 /* One that this system has, if possible not its default; "" = it does not tell. */
 static void congestion_other(char name[16]) {

@@ -1,40 +1,40 @@
-/* The fuzz targets of the collectives on the files that are kept in tests/corpus, and on damaged
+/* The fuzz targets of the collectives on the files of tests/fuzz/corpus, and on damaged
  * ones: environments, host lists, handshakes, frames. */
 #define FUZZ_REPLAY
-#include "../fuzz_env.c"
-#include "../fuzz_frames.c"
-#include "../fuzz_hello.c"
-#include "../fuzz_nodelist.c"
-#include "../fuzz_message.c"
+#include "fuzz/fuzz_env.c"
+#include "fuzz/fuzz_frames.c"
+#include "fuzz/fuzz_hello.c"
+#include "fuzz/fuzz_nodelist.c"
+#include "fuzz/fuzz_message.c"
 
-#include "../fuzz_replay.h"
+#include "fuzz/fuzz_replay.h"
 
 TEST(every_kept_environment_is_a_place_in_a_group_or_says_what_is_wrong) {
     int counts[2] = {0};
-    REQUIRE(replay_folder("tests/corpus/env", fuzz_env, counts));
+    REQUIRE(replay_folder("tests/fuzz/corpus/env", fuzz_env, counts));
     CHECK(counts[0] >= 5 && counts[1] >= 5);
 }
 
 TEST(every_kept_host_list_is_one_or_is_refused) {
     int counts[2] = {0};
-    REQUIRE(replay_folder("tests/corpus/nodelist", fuzz_nodelist, counts));
+    REQUIRE(replay_folder("tests/fuzz/corpus/nodelist", fuzz_nodelist, counts));
     CHECK(counts[0] >= 5 && counts[1] >= 5);
 }
 
 TEST(every_kept_handshake_changes_nothing_but_with_the_key) {
     int counts[2] = {0};
-    REQUIRE(replay_folder("tests/corpus/hello", fuzz_hello, counts));
+    REQUIRE(replay_folder("tests/fuzz/corpus/hello", fuzz_hello, counts));
     CHECK(counts[0] >= 3 && counts[1] >= 10);
 }
 
 TEST(every_kept_exchange_of_messages_delivers_what_was_sent_or_ends) {
     int counts[2] = {0};
-    REQUIRE(replay_folder("tests/corpus/message", fuzz_message, counts));
+    REQUIRE(replay_folder("tests/fuzz/corpus/message", fuzz_message, counts));
     CHECK(counts[0] >= 2 && counts[1] >= 10);
 }
 
 TEST(every_kept_list_of_frames_leaves_the_core_sound) {
     int counts[2] = {0};
-    REQUIRE(replay_folder("tests/corpus/frames", fuzz_frames, counts));
+    REQUIRE(replay_folder("tests/fuzz/corpus/frames", fuzz_frames, counts));
     CHECK(counts[0] >= 40 && counts[1] >= 2);
 }

@@ -1,7 +1,7 @@
 /* Who does not belong, what is not the protocol, and what changes on its way. */
 
-#include "processes.h"
-#include "proxy.h"
+#include "comm/processes.h"
+#include "comm/proxy.h"
 
 /* ---- others try to join */
 
@@ -722,7 +722,8 @@ static uint64_t hit_heartbeats(void (*edit)(const proxy_flow *f, uint8_t *head))
 }
 
 /* Of a heartbeat: nothing else comes that would fill the length that it then has. What it takes to
- * see damage that shows at once is what this machine takes, the silence of 1 s is what it must not. */
+ * see damage that shows at once is what this machine takes, the silence of 1 s is what it must
+ * not. */
 TEST(hostile_lengths_of_heartbeats_do_not_make_a_rank_wait) {
     bool quick = false; /* a machine that is busy may be slow in one of both */
     for (int i = 0; i < 4 && !quick; i++) {

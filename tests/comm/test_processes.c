@@ -2,7 +2,7 @@
  * same bits, leaving, pauses, deaths, mismatches, waiting, memory. Who attacks them is in
  * test_hostile.c, and what is of shared memory alone in test_shared.c. */
 
-#include "processes.h"
+#include "comm/processes.h"
 
 #include <sched.h>
 

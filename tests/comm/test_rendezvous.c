@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include "can.h"
+#include "comm/can.h"
 #include "temp.h"
 
 #define MEET_MAX 8

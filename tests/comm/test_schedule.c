@@ -1,7 +1,7 @@
 /* Schedules: every algorithm's, on executor.h, against the result by definition, with other values,
  * types, places, roots, orders of events; then the parts that algorithms are written with, and
  * choice. */
-#include "executor.h"
+#include "comm/executor.h"
 
 /* ---- Operations for it */
 

@@ -1,6 +1,6 @@
 /* Ranks of one host over shared memory: the rings alone, that they are what is used, what happens
- * where they cannot be had, and who writes into them what he should not. That operations, deaths and
- * pauses go as over TCP is in test_processes.c, which does them over both. */
+ * where they cannot be had, and who writes into them what he should not. That operations, deaths
+ * and pauses go as over TCP is in test_processes.c, which does them over both. */
 
 #include <dirent.h>
 #include <linux/filter.h>

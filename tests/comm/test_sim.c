@@ -2,7 +2,7 @@
  * ranks post in different orders, and a fault. Every operation that a rank says is finished must
  * have the oracle's bytes; without a fault all must finish; with one every rank must end in
  * time. */
-#include "sim.h"
+#include "comm/sim.h"
 
 #define SIM_OPS_MAX 12
 #define SIM_QUEUES 3 /* the world's collectives, a sub-group's, sends and receives */

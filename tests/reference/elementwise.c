@@ -2,7 +2,7 @@
 
 /* ---- unary */
 
-#include "unary.h"
+#include "reference/unary.h"
 
 static void ref_unary(const ref_call *r) {
     const ref_unary_row *row = &ref_unary_rows[dti_op_info_of(r->node->op)->selector];

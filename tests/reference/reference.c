@@ -2,17 +2,17 @@
  * caller wrote. Memory is kept from one run to the next, so finite differences cost loops only.
  * Included by main.c after the library, whose nodes and attributes the loops read. */
 
-#include "apart.c"
-#include "attention.c"
-#include "conv.c"
-#include "ctc.c"
-#include "elementwise.c"
-#include "losses.c"
-#include "moves.c"
-#include "norm.c"
-#include "pool.c"
-#include "recurrence.c"
-#include "sums.c"
+#include "reference/apart.c"
+#include "reference/attention.c"
+#include "reference/conv.c"
+#include "reference/ctc.c"
+#include "reference/elementwise.c"
+#include "reference/losses.c"
+#include "reference/moves.c"
+#include "reference/norm.c"
+#include "reference/pool.c"
+#include "reference/recurrence.c"
+#include "reference/sums.c"
 
 /* Of families whose value on one tensor rank, without a cache, is that of another. */
 #define ref_cache ref_copy

@@ -1,0 +1,154 @@
+#!/bin/sh
+# The programs of docs/guide, as they stand on the pages: compiled with the library's objects, and run.
+# build.sh calls it; names that contain one of the arguments are run, or all. The last line is three
+# numbers: passed, failed, skipped.
+set -u
+cd "$(dirname "$0")/../.."
+root=$PWD
+work=$root/build/test_guide
+rm -rf "$work"
+mkdir -p "$work"
+passed=0 failed=0 skipped=0
+filters=$*
+library="build/dtrain_CORE.o build/dtrain_KERNELS.o build/dtrain_COMM.o"
+readers=${reader_libs-} # what the library reads files with
+pictures=guide_pictures_learn_goes_on_and_writes_a_log
+
+. tests/scripts/wanted.sh
+
+# program PAGE N LANGUAGE: the Nth block of a page that has a main is compiled to $work/PAGE.N.
+program() {
+    source=$work/$1.$2.$3
+    awk -v n="$2" -v language="$3" '
+        $0 == "```" language { open = 1; text = ""; next }
+        /^```/ && open { open = 0; if (text ~ /int main\(/ && ++seen == n) printf "%s", text }
+        open { text = text $0 "\n" }' "docs/guide/$1.md" >"$source"
+    [ -s "$source" ] || { echo "  docs/guide/$1.md has no program $2" && return 1; }
+    case $3 in
+    c) ${CC:-cc} -O2 -Wall -DDTI_IMPLEMENTED -I. "$source" $library -o "$work/$1.$2" -lm -ldl -lpthread $readers ;;
+    cpp) ${CXX:-c++} -std=c++20 -O2 -Wall -I. "$source" $library -o "$work/$1.$2" -lm -ldl -lpthread $readers ;;
+    esac >"$work/$1.$2.err" 2>&1 || { cat "$work/$1.$2.err" && return 1; }
+}
+
+# runs PAGE N [WORDS]: in the folder of all of them.
+runs() {
+    name=$1.$2
+    shift 2
+    (cd "$work" && timeout 120 "./$name" "$@" >"$name.out" 2>"$name.err") || {
+        tail -n 5 "$work/$name.out" "$work/$name.err"
+        return 1
+    }
+}
+
+guide_first_hour_learns_rings_and_knows_them_again() {
+    program first-hour 1 c && program first-hour 2 c && runs first-hour 1 && runs first-hour 2
+}
+
+# Disks, rings and bars of any size and place, as PNG files: 360 to learn from, 60 to validate with.
+draw_pictures() {
+    python3 - "$work" <<'END'
+import os, random, struct, sys, zlib
+random.seed(3)
+def chunk(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+inside = {"disk": lambda u, v, r: u * u + v * v < r * r, "ring": lambda u, v, r: r * r < 2.5 * (u * u + v * v) < 2.5 * r * r,
+          "bar": lambda u, v, r: abs(u) < 0.25 * r and abs(v) < 1.4 * r}
+for part, count in (("train", 360), ("valid", 60)):
+    for name, shape in inside.items():
+        os.makedirs(f"{sys.argv[1]}/{part}/{name}")
+        for i in range(count // 3):
+            w, h, r = random.randint(32, 48), random.randint(32, 48), random.uniform(7, 11)
+            x, y = random.uniform(r, w - r), random.uniform(r, h - r)
+            paint = [bytes(random.randint(128 * k, 127 + 128 * k) for _ in range(3)) for k in range(2)]
+            rows = b"".join(b"\0" + b"".join(paint[shape(u - x, v - y, r)] for u in range(w)) for v in range(h))
+            with open(f"{sys.argv[1]}/{part}/{name}/{i:02}.png", "wb") as f:
+                f.write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", w, h, 8, 2, 0, 0, 0))
+                        + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+END
+}
+
+# Killed behind its first checkpoint it goes on from there, with the classes of all pictures learnt.
+guide_pictures_learn_goes_on_and_writes_a_log() {
+    draw_pictures && program pictures 1 c || return 1
+    (cd "$work" && exec ./pictures.1 >pictures.first 2>&1) &
+    for _ in $(seq 400); do
+        if [ -e "$work/run/LATEST" ]; then break; fi
+        sleep 0.05
+    done
+    kill -9 $! 2>/dev/null
+    wait $! 2>/dev/null
+    runs pictures 1 || return 1
+    ! grep -q 'epoch 1/' "$work/pictures.1.out" && [ -s "$work/pets.safetensors" ] &&
+        ls "$work"/run/events.out.tfevents.* >/dev/null || return 1
+    sed -n 's/.*,validation\/accuracy,//p' "$work/run/scalars.csv" |
+        awk '$1 > best { best = $1 } END { exit !(best > 0.85) }'
+}
+
+guide_from_keras_learns() {
+    program from-keras 1 c && runs from-keras 1
+}
+
+guide_frame_loop_learns_between_frames() {
+    program frame-loop 1 c && runs frame-loop 1
+}
+
+guide_several_devices_have_one_hash() {
+    program several-devices 1 c && runs several-devices 1 cpu || return 1
+    cp "$work/several-devices.1.out" "$work/one.out"
+    grep -q '^weights ' "$work/one.out" && runs several-devices 1 cpu:4 &&
+        cmp -s "$work/one.out" "$work/several-devices.1.out" || return 1
+    build/dtrun -n 2 "$work/several-devices.1" cpu:2 >"$work/ranks.out" 2>"$work/ranks.err" &&
+        sed 's/^\[0\] //' "$work/ranks.out" | cmp -s - "$work/one.out"
+}
+
+guide_reinforcement_finds_the_better_end() {
+    program reinforcement 1 c && runs reinforcement 1
+}
+
+guide_gpt_says_the_table_of_seven_and_a_cache_changes_no_score() {
+    program gpt 1 c && program gpt 2 c && runs gpt 1 && runs gpt 2
+}
+
+guide_standardised_inputs_travel_with_the_weights() {
+    program inputs 1 c && program inputs 2 c && runs inputs 1 && runs inputs 2
+}
+
+guide_rates_by_a_schedule_learn_better() {
+    program rates 1 c && runs rates 1
+}
+
+guide_vae_draws_from_codes() {
+    program vae 1 c && runs vae 1 && [ -s "$work/vae.png" ]
+}
+
+guide_from_cpp_learns_a_line() {
+    program cpp 1 cpp && runs cpp 1
+}
+
+case $readers in
+*-lpng*) ;;
+*)
+    if wanted $pictures; then
+        echo "skipped $pictures: no libpng (in Debian: libpng-dev)"
+        skipped=$((skipped + 1))
+    fi
+    pictures=
+    ;;
+esac
+
+# shellcheck disable=SC2086 # it is one word, or none
+for test in guide_first_hour_learns_rings_and_knows_them_again $pictures guide_from_keras_learns \
+    guide_frame_loop_learns_between_frames guide_several_devices_have_one_hash \
+    guide_reinforcement_finds_the_better_end \
+    guide_gpt_says_the_table_of_seven_and_a_cache_changes_no_score \
+    guide_standardised_inputs_travel_with_the_weights guide_rates_by_a_schedule_learn_better \
+    guide_vae_draws_from_codes guide_from_cpp_learns_a_line; do
+    wanted $test || continue
+    if $test; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAILED  $test"
+    fi
+done
+echo "$passed $failed $skipped"
