@@ -476,9 +476,9 @@ long_tests() {
     with_swiftshader
     main_tests
     comm_tests
-    script_tests hosts
-    sed '$d' $out/comm.log build/hosts.log
-    set -- --also $out/dtest.counts --also $out/comm.counts --also build/hosts.counts
+    script_tests machines
+    sed '$d' $out/comm.log build/machines.log
+    set -- --also $out/dtest.counts --also $out/comm.counts --also build/machines.counts
     if [ "${VK_ADD_DRIVER_FILES-}" = $swiftshader ]; then
         VK_DRIVER_FILES=$swiftshader $out/dtest --counts $out/swiftshader.counts vulkan || true
         set -- "$@" --also $out/swiftshader.counts
@@ -588,7 +588,7 @@ run_tests() {
 }
 
 # What needs whole applications or launchers; the longest first.
-scripts='hosts mpi setup gpu train guide embed launch bindings dtrun'
+scripts='machines mpi setup gpu apps train guide embed launch bindings dtrun'
 
 # script_lane FILTER...: the scripts that no other lane has taken, one after the other.
 script_lane() {

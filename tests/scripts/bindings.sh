@@ -6,7 +6,6 @@ set -u
 cd "$(dirname "$0")/../.."
 work=build/bindings
 mkdir -p $work
-passed=0 failed=0 skipped=0
 filters=$*
 
 . tests/scripts/wanted.sh

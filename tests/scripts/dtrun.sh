@@ -7,7 +7,6 @@ cd "$(dirname "$0")/../.."
 work=build/test_dtrun
 mkdir -p $work/tmp
 dtrun=${DTRUN:-$PWD/build/dtrun}
-passed=0 failed=0 skipped=0
 filters=$*
 TMPDIR=$PWD/$work/tmp # dtrun's folders are made here, so that those left behind are seen
 export TMPDIR

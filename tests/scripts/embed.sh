@@ -5,7 +5,6 @@ set -u
 cd "$(dirname "$0")/../.."
 work=$PWD/build/embed
 root=$PWD
-passed=0 failed=0 skipped=0
 filters=$*
 
 . tests/scripts/wanted.sh

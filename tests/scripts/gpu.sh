@@ -4,7 +4,6 @@
 set -u
 cd "$(dirname "$0")/../.."
 work=build/test_gpu
-passed=0 failed=0 skipped=0
 filters=$*
 
 . tests/scripts/wanted.sh

@@ -8,7 +8,6 @@ root=$PWD
 work=$root/build/test_guide
 rm -rf "$work"
 mkdir -p "$work"
-passed=0 failed=0 skipped=0
 filters=$*
 library="build/dtrain_CORE.o build/dtrain_KERNELS.o build/dtrain_COMM.o"
 readers=${reader_libs-} # what the library reads files with

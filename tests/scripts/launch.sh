@@ -10,7 +10,6 @@ rm -rf $work
 mkdir -p $work
 example=${ALLREDUCE:-$PWD/build/allreduce}
 dtrun=${DTRUN:-$PWD/build/dtrun}
-passed=0 failed=0 skipped=0
 filters=$*
 # What a launcher around this script said is not for the ranks started here.
 for name in $(env | sed -n 's/^\(DTRAIN_[A-Z_]*\|OMPI_[A-Z_]*\|PMIX*_[A-Z_0-9]*\|SLURM_[A-Z_]*\|RANK\|WORLD_SIZE\|MASTER_[A-Z]*\)=.*/\1/p'); do
@@ -18,18 +17,6 @@ for name in $(env | sed -n 's/^\(DTRAIN_[A-Z_]*\|OMPI_[A-Z_]*\|PMIX*_[A-Z_0-9]*\
 done
 
 . tests/scripts/wanted.sh
-
-pass() { passed=$((passed + 1)); }
-fail() { # TEST WHY FILE...
-    failed=$((failed + 1))
-    echo "FAILED  $1: $2"
-    shift 2
-    cat "$@" 2>/dev/null | head -n 12
-}
-skip() {
-    skipped=$((skipped + 1))
-    echo "skipped $1: $2"
-}
 
 # has TEST COMMAND: whether it is installed; else the test skips.
 has() {

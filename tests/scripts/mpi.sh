@@ -6,7 +6,6 @@ set -u
 cd "$(dirname "$0")/../.."
 work=build/mpi
 mkdir -p $work
-passed=0 failed=0 skipped=0
 filters=$*
 mpicc=${MPICC:-mpicc} mpirun=${MPIRUN:-mpirun}
 

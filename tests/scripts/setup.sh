@@ -7,7 +7,6 @@ set -u
 cd "$(dirname "$0")/../.."
 root=$PWD
 work=$root/build/test_setup
-passed=0 failed=0 skipped=0
 filters=$*
 unset CI CC CFLAGS VK_DRIVER_FILES VK_ADD_DRIVER_FILES VK_ICD_FILENAMES LD_LIBRARY_PATH
 unset XDG_CONFIG_HOME XDG_CONFIG_DIRS XDG_DATA_HOME

@@ -1,5 +1,5 @@
 # Sourced by the scripts that test.
-#
+
 # wanted NAME: whether NAME contains one of $filters, as the test programs' filters do; none = all.
 # Words with '-' are no filters.
 wanted() {
@@ -10,4 +10,18 @@ wanted() {
         case $1 in *"$part"*) return 0 ;; esac
     done
     [ $count -eq 0 ]
+}
+
+# What a test ends with. The script's last line is the three sums.
+passed=0 failed=0 skipped=0
+pass() { passed=$((passed + 1)); }
+fail() { # TEST WHY [LOG...]
+    failed=$((failed + 1))
+    echo "FAILED  $1: $2"
+    shift 2
+    if [ $# -gt 0 ]; then cat "$@" 2>/dev/null | head -n 12; fi
+}
+skip() {
+    skipped=$((skipped + 1))
+    echo "skipped $1: $2"
 }
