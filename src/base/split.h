@@ -8,6 +8,9 @@
  * one part asks of another: that is DTI_SEAM, which is static too where all is compiled at once,
  * else hidden from whoever loads the program.
  *
+ * Parts that were compiled with different options do not link: the linker misses a symbol that
+ * names the option. The core defines one for the state of each option, and other parts need them.
+ *
  * A part that is missing has a name that the linker misses. With DT_NO_COMM what is left of comm/
  * is the core's; with DT_COMM_ONLY the core is what base has that is public, and there are no
  * kernels. */
@@ -67,4 +70,16 @@ __attribute__((used)) static const char *const dti_needed_parts[] = {
     &dti_missing_DT_IMPLEMENTATION_COMM,
 #endif
 };
+
+#ifdef DT_IMPLEMENTATION_CORE
+#define DTI_OPTION(name, state)                                                                    \
+    DTI_SEAM const char dti_parts_differ_in_##name##_##state;                                      \
+    const char dti_parts_differ_in_##name##_##state = 0;
+#else
+#define DTI_OPTION(name, state)                                                                    \
+    DTI_SEAM const char dti_parts_differ_in_##name##_##state;                                      \
+    __attribute__((used)) static const char *const dti_##name##_##state =                          \
+        &dti_parts_differ_in_##name##_##state;
+#endif
+#include "options.h"
 #endif
