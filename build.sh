@@ -39,7 +39,7 @@ help() {
                            compile; or names; docs/platforms.md
 ./build.sh setup           install the packages of all commands; optional, as each command names
                            missing ones and asks; setup platforms: those of platforms;
-                           setup vendors: compilers of other vendors' GPUs, for tools/vendors
+                           setup vendors: compilers of other vendors' GPUs, for tools/check/vendors
 ./build.sh header          write dtrain.h and api.json from src/
 ./build.sh shaders         compile shaders/ into src/backend/vulkan/shader_table.h
 ./build.sh build           the header, the examples, the tests and the tools
@@ -58,7 +58,7 @@ help() {
                            .json; --help
 ./build.sh devices         list the devices that dtrain finds
 ./build.sh plan [options]  what each device does in a training step, --svg FILE: drawn; --help
-./build.sh check           format, layers, generated files, symbols, warnings, sizes
+./build.sh check [name...]  format, layers, generated files, symbols, warnings, sizes; or those named
 ./build.sh install [--prefix DIR]
                            dtrain.h, dtrain.pc for pkg-config, and dtrun (/usr/local; DESTDIR too)
 ./build.sh clean           remove build/
@@ -93,15 +93,15 @@ fresh_flags() {
 
 # Without Python the committed header is taken as it is: `train` needs a C compiler only.
 header() {
-    if newer build/header.stamp src shaders/lib tools/amalgamate tools/api && [ -e dtrain.h ] &&
+    if newer build/header.stamp src shaders/lib tools/generate/amalgamate tools/generate/api && [ -e dtrain.h ] &&
         [ -e api.json ]; then return 0; fi
     if ! have python3; then
         [ -e dtrain.h ] || die "dtrain.h is missing and python3 is needed to write it"
         return 0
     fi
     touch build/header.begun
-    python3 tools/amalgamate
-    python3 tools/api
+    python3 tools/generate/amalgamate
+    python3 tools/generate/api
     mv build/header.begun build/header.stamp
 }
 
@@ -116,8 +116,8 @@ public_part() {
 }
 
 shaders() {
-    [ -e tools/shaders ] || die "there is no tools/shaders"
-    python3 tools/shaders
+    [ -e tools/generate/shaders ] || die "there is no tools/generate/shaders"
+    python3 tools/generate/shaders
     header
 }
 
@@ -128,7 +128,7 @@ compile() {
     shift 2
     if newer "$output" "${source%.c}"* dtrain.h build/flags; then return 0; fi
     say "$CC $source"
-    case $source in tools/dtinfo.c) set -- "$@" -O0 ;; esac # it computes nothing
+    case $source in tools/view/dtinfo.c) set -- "$@" -O0 ;; esac # it computes nothing
     # shellcheck disable=SC2086 # words are meant
     "$CC" $CFLAGS "$@" -I. "$source" -o "$output" $LIBS
 }
@@ -177,7 +177,7 @@ build_test() {
     object=$out/$(basename "$1" .c).o
     sources="$1 $(echo tests/*.h tests/*/*.h) build/public_part.h $out/flags"
     case $1 in
-    tests/main.c | tests/fuzz/test_fuzz.c) sources="$sources dtrain.h tests tools/launches.h tools/dtinfo_chart.h tools/dtinfo_plan.h" ;;
+    tests/main.c | tests/fuzz/test_fuzz.c) sources="$sources dtrain.h tests tools/check/launches.h tools/view" ;;
     tests/golden/test_golden_gpt2.c) sources="$sources examples/gpt2.c" ;;
     esac
     # shellcheck disable=SC2086
@@ -251,7 +251,7 @@ build() {
         examples/gpt2.c examples/pipeline_gpt.c examples/parameter_server.c examples/tabular.c examples/pictures.c
         examples/autoencoder.c examples/cartpole.c examples/finetune.c examples/fit_image.c'
     if includes vulkan/vulkan.h; then with_public="$with_public examples/neural_texture.c"; fi
-    by_itself='examples/allreduce.c tools/dtgpu.c tools/dtinfo.c tools/dtmodel.c tools/dtrun.c'
+    by_itself='examples/allreduce.c tools/gpu/dtgpu.c tools/view/dtinfo.c tools/scaling/dtmodel.c tools/dtrun.c'
     # shellcheck disable=SC2046,SC2086 # words are meant
     in_lanes tests/main.c CORE KERNELS $by_itself COMM build_comm_tests $(test_sources)
     link_tests
@@ -472,7 +472,7 @@ long_tests() {
     export DTRAIN_TEST_LONG=1 DTRAIN_SIM_SEEDS=100000
     build
     (setup_vendors) || say 'without vendors'"'"' drivers the record of their compilers is all that is checked'
-    python3 tools/vendors
+    python3 tools/check/vendors
     with_swiftshader
     main_tests
     comm_tests
@@ -722,8 +722,8 @@ bench() {
         $what "$@" # which ends in an exec
         ;;
     esac
-    compile build/dtbench tools/dtbench.c
-    exec python3 tools/bench.py "$@"
+    compile build/dtbench tools/bench/dtbench.c
+    exec python3 tools/bench/bench.py "$@"
 }
 
 # The peers are whatever is there: without Open MPI's compiler its columns stay empty.
@@ -731,53 +731,53 @@ bench_comm() {
     compile build/dtrun tools/dtrun.c
     LIBS="$LIBS $secure_libs"
     # shellcheck disable=SC2086 # nothing, or one word
-    compile build/dtbench_comm tools/dtbench_comm.c $secure
-    if have mpicc && ! newer build/mpi_allreduce tools/mpi_allreduce.c; then
-        mpicc -O2 tools/mpi_allreduce.c -o build/mpi_allreduce || say 'mpicc failed: no Open MPI'
+    compile build/dtbench_comm tools/bench/dtbench_comm.c $secure
+    if have mpicc && ! newer build/mpi_allreduce tools/bench/mpi_allreduce.c; then
+        mpicc -O2 tools/bench/mpi_allreduce.c -o build/mpi_allreduce || say 'mpicc failed: no Open MPI'
     fi
-    exec python3 tools/bench_comm.py "$@"
+    exec python3 tools/bench/bench_comm.py "$@"
 }
 
 bench_lossy() {
     compile build/dtrun tools/dtrun.c
-    compile build/dtbench_comm tools/dtbench_comm.c
-    compile build/dtlossy tools/dtlossy.c
-    exec python3 tools/bench_lossy.py "$@"
+    compile build/dtbench_comm tools/bench/dtbench_comm.c
+    compile build/dtlossy tools/bench/dtlossy.c
+    exec python3 tools/bench/bench_lossy.py "$@"
 }
 
 bench_local() {
     compile build/dtrun tools/dtrun.c
-    compile build/dtlocal tools/dtlocal.c
-    exec python3 tools/bench_local.py "$@"
+    compile build/dtlocal tools/bench/dtlocal.c
+    exec python3 tools/bench/bench_local.py "$@"
 }
 
 bench_pipeline() {
     compile build/dtrun tools/dtrun.c
-    compile build/dtbench_models tools/dtbench_models.c
-    exec python3 tools/bench_pipeline.py "$@"
+    compile build/dtbench_models tools/bench/dtbench_models.c
+    exec python3 tools/bench/bench_pipeline.py "$@"
 }
 
 bench_models() {
-    compile build/dtbench_models tools/dtbench_models.c
-    exec python3 tools/bench_models.py "$@"
+    compile build/dtbench_models tools/bench/dtbench_models.c
+    exec python3 tools/bench/bench_models.py "$@"
 }
 
 bench_pair() {
-    compile build/dtbench tools/dtbench.c
-    compile build/dtbench_parallel tools/dtbench_parallel.c
-    compile build/dtbench_models tools/dtbench_models.c
-    exec python3 tools/bench_pair.py "$@"
+    compile build/dtbench tools/bench/dtbench.c
+    compile build/dtbench_parallel tools/bench/dtbench_parallel.c
+    compile build/dtbench_models tools/bench/dtbench_models.c
+    exec python3 tools/bench/bench_pair.py "$@"
 }
 
 # Files of the test set: as many as an epoch of a few seconds has.
 bench_data() {
     LIBS="$LIBS $reader_libs"
     # shellcheck disable=SC2086 # words are meant
-    compile build/dtbench_data tools/dtbench_data.c $readers
+    compile build/dtbench_data tools/bench/dtbench_data.c $readers
     images=build/data/t10k-images-idx3-ubyte labels=build/data/t10k-labels-idx1-ubyte
     if [ ! -e build/data/pictures/ready ]; then
         rm -rf build/data/pictures
-        python3 tools/pictures_from_idx $images $labels build/data/pictures
+        python3 tools/bench/pictures_from_idx $images $labels build/data/pictures
         touch build/data/pictures/ready
     fi
     exec build/dtbench_data $images $labels build/data/pictures "$@"
@@ -785,14 +785,14 @@ bench_data() {
 
 bench_served() {
     compile build/dtrun tools/dtrun.c
-    compile build/dtlocal tools/dtlocal.c
-    exec python3 tools/bench_served.py "$@"
+    compile build/dtlocal tools/bench/dtlocal.c
+    exec python3 tools/bench/bench_served.py "$@"
 }
 
 bench_parallel() {
     compile build/dtrun tools/dtrun.c
-    compile build/dtbench_parallel tools/dtbench_parallel.c
-    exec python3 tools/bench_parallel.py "$@"
+    compile build/dtbench_parallel tools/bench/dtbench_parallel.c
+    exec python3 tools/bench/bench_parallel.py "$@"
 }
 
 platforms() {
@@ -808,14 +808,15 @@ information() {
     needs compiler
     header
     fresh_flags
-    compile build/dtinfo tools/dtinfo.c
+    compile build/dtinfo tools/view/dtinfo.c
     exec build/dtinfo "$@"
 }
 
+# check [NAME...]: what all checks need is asked for when all run.
 check() {
     # shellcheck disable=SC2086 # words are meant
-    needs $checks - spirv_cross lavapipe vulkan_header
-    exec python3 tools/check
+    if [ $# = 0 ]; then needs $checks - spirv_cross lavapipe vulkan_header; fi
+    exec python3 tools/check "$@"
 }
 
 # install_to PREFIX: DESTDIR stands before it, as packagers have it.
@@ -886,7 +887,7 @@ shaders) needs python glslang spirv; shaders ;;
 build)
     needs compiler - vulkan_header openssl zlib png jpeg
     build
-    compile build/dtbench tools/dtbench.c # tests run without it
+    compile build/dtbench tools/bench/dtbench.c # tests run without it
     ;;
 bench) bench "$@" ;;
 gpu)
@@ -895,7 +896,7 @@ gpu)
     ;;
 devices) information "$@" ;;
 plan) information plan "$@" ;;
-check) check ;;
+check) check "$@" ;;
 install) install_here "$@" ;;
 clean) rm -rf build ;;
 help | -h | --help) help ;;

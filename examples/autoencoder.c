@@ -1,7 +1,7 @@
 /* Learns to say pictures of 16 x 16 pixels by 8 numbers: an autoencoder of ellipses that differ in
  * place, size, slope and brightness. Draws pictures that it has not seen above what it makes of
  * them.
- *     build/autoencoder [FOLDER [EPOCHS]]     writes autoencoder.png, and a log for tools/dtplot */
+ *     build/autoencoder [FOLDER [EPOCHS]]   writes autoencoder.png, and a log for dtplot */
 #define DT_IMPLEMENTATION
 #include "dtrain.h"
 #include <math.h>

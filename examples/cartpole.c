@@ -2,7 +2,7 @@
  * driven by the present policy for 128 steps each, and clipped steps are made on what was seen.
  * Physics: Barto, Sutton and Anderson, "Neuronlike adaptive elements ..." (1983), without friction.
  * An episode is lost at 12 degrees or 2.4 m, and ends at 500 steps; at a mean of 475 it is learnt.
- *     build/cartpole [FOLDER]      a log of the run, for tools/dtplot */
+ *     build/cartpole [FOLDER]      a log of the run, for dtplot */
 #define DT_IMPLEMENTATION
 #include "dtrain.h"
 #include <math.h>

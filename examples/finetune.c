@@ -2,7 +2,7 @@
  * of stripes from many pictures, and its body is saved; then a new head on that body, which stays
  * as it is, learns which of four pairs of directions cross, from 40 pictures. Beside it all of the
  * network learns the same from nothing.
- *     build/finetune [FOLDER]     the body is FOLDER/body.safetensors, logs are for tools/dtplot */
+ *     build/finetune [FOLDER]   the body is FOLDER/body.safetensors; logs are for dtplot */
 #define DT_IMPLEMENTATION
 #include "dtrain.h"
 #include <math.h>

@@ -1,6 +1,6 @@
 /* The one ordered list of dtrain's source files, a layer after the layers that it uses. It is the
- * development build (`cc -c src/dtrain.c`) and the input of tools/amalgamate, which writes dtrain.h
- * from it: what follows dtrain_api.h is compiled under DT_IMPLEMENTATION, or a part of it, only. */
+ * development build (`cc -c src/dtrain.c`) and the input of ./build.sh header, which makes dtrain.h
+ * of it: what follows dtrain_api.h is compiled under DT_IMPLEMENTATION, or a part of it, only. */
 #include "dtrain_api.h"
 
 /* ---- base: memory, errors, text, threads, random numbers, hashes, json, files */
@@ -183,7 +183,7 @@ DTI_OPTIMIZE_END
 #include "op/core/walk.c"
 #include "op/core/moved.c"
 #include "op/core/parted.c"
-#include "op/families/families.h" /* written by tools/amalgamate: every file with a family in it */
+#include "op/families/families.h" /* written by ./build.sh header: every file with a family in it */
 #include "op/core/table.c"
 #include "op/core/known.c"
 #include "op/core/differentiate.c"

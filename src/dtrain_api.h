@@ -1,5 +1,5 @@
 /* The public part of dtrain.h, in reading order. A file of the project that is compiled apart from
- * the generated header includes this one; tools/amalgamate expands it. */
+ * the generated header includes this one; ./build.sh header expands it. */
 #ifndef DTRAIN_H
 #define DTRAIN_H
 

@@ -45,8 +45,8 @@ gpu_torch() {
         printf 'note\tPyTorch is not here (python3 cannot import torch): nothing to compare with\n'
     elif ! python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
         printf 'note\tPyTorch is here, without a CUDA device: nothing to compare with\n'
-    elif ! limited $(($1 * 3 + 60)) python3 tools/gpu_torch.py "$part" "$1" >&2; then
-        printf 'bad\ttools/gpu_torch.py failed or took too long\n'
+    elif ! limited $(($1 * 3 + 60)) python3 tools/gpu/gpu_torch.py "$part" "$1" >&2; then
+        printf 'bad\ttools/gpu/gpu_torch.py failed or took too long\n'
     fi | tee -a "$part"
     printf 'end\t0\n' >>"$part"
 }
@@ -125,7 +125,7 @@ gpu() {
     header
     fresh_flags
     say 'gpu: first a program is compiled, which takes one to three minutes'
-    compile build/dtgpu tools/dtgpu.c
+    compile build/dtgpu tools/gpu/dtgpu.c
     # shellcheck disable=SC2086 # no word, or two
     found=$(build/dtgpu $gpu_loader list) || die 'without a Vulkan device there is nothing to report on'
     say "$found"

@@ -316,7 +316,7 @@ has_mesa_parts() {
 setup_vendors() {
     [ "$(uname -m)" = x86_64 ] && has_apt || die 'setup vendors: it unpacks packages of Debian for x86_64'
     needs compiler python vendors
-    python3 tools/vendors --setup
+    python3 tools/check/vendors --setup
 }
 
 # setup [packages | vendors | platforms [NAME...]]: who calls it has agreed. packages: nothing but these.

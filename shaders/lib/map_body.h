@@ -10,9 +10,9 @@
 
 #ifndef DTI_UNARY_LIST
 /* A row is PLAIN, WITH or INNER of (ID, name, slope). Its place in the list is its number, which
- * selects the function (spec0): DTI_U_ID, in C of an enumeration, in GLSL of tools/shaders. slope:
- * f' is SLOPE (another function of x), FLAT (0: no gradient flows) or LINEAR (p0, of f = p0 * x +
- * p1). PLAIN: of x alone, with a public function each. WITH: also of parameters p0 (slope, alpha,
+ * selects the function (spec0): DTI_U_ID, in C of an enumeration, in GLSL of ./build.sh shaders.
+ * slope: f' is SLOPE (another function of x), FLAT (0: no gradient flows) or LINEAR (p0, of
+ * f = p0 * x + p1). PLAIN: of x alone, with a public function each. WITH: also of parameters p0 (slope, alpha,
  * scale, low) and p1 (offset, high). INNER: of launches alone; fill: p0. */
 #define DTI_UNARY_ROWS(PLAIN, WITH, INNER)                                                         \
     PLAIN(NEG, neg, LINEAR)                                                                        \

@@ -1,6 +1,6 @@
 /* DTI_S, the type of an element in a buffer, and DTI_A, the one that it is computed in: a kernel
  * that says its operands in these words, and reads and writes them by DTI_LOAD and DTI_STORE (of four
- * at once: DTI_S4, DTI_LOAD4, DTI_STORE4), is one text for each type of floats. tools/shaders compiles it with -DDTI_STORAGE for each. 16 bits are
+ * at once: DTI_S4, DTI_LOAD4, DTI_STORE4), is one text for each type of floats. ./build.sh shaders compiles it with -DDTI_STORAGE for each. 16 bits are
  * converted by integers, as base/half.c does: a device's own conversion may round as it likes. */
 #define DTI_STORAGE_F32 0
 #define DTI_STORAGE_BF16 1

@@ -14,7 +14,7 @@
 layout(local_size_x = 128, local_size_x_id = 0) in;
 layout(constant_id = 1) const uint spec0 = 0u;
 layout(constant_id = 2) const uint spec1 = 0u;
-/* Of kernels that share a text: which it is, DTI_SIDE_* (tools/shaders). */
+/* Of kernels that share a text: which it is, DTI_SIDE_* (./build.sh shaders). */
 #ifdef DTI_SIDE
 const uint SIDE = DTI_SIDE;
 #else

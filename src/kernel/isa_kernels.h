@@ -1,5 +1,5 @@
 /* The table of CPU kernels: one set of function pointers per instruction set, chosen once. Most are
- * declared where they are defined, by DTI_ISA_FUNCTION(V or N, type, name); tools/amalgamate lists
+ * declared where they are defined, by DTI_ISA_FUNCTION(V or N, type, name); ./build.sh header lists
  * them. Products and convolutions are called through gemm.h and conv.h. */
 
 #include "isa_list.h"

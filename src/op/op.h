@@ -186,7 +186,7 @@ typedef struct dti_op_family {
 } dti_op_family;
 
 /* A family stands in its file as DTI_FAMILY(name, .shape = ..., ...); dti_<name>_emit is its emit
- * function. tools/amalgamate finds the files with families in them (families.h). Its value in
+ * function. ./build.sh header finds the files with families in them (families.h). Its value in
  * float64, which tests compare with, is ref_<name> in tests/reference. */
 #define DTI_FAMILY(family, ...) DTI_FAMILY_BY(family, family, __VA_ARGS__)
 /* With the emit of another. */

@@ -380,7 +380,7 @@ TEST(csv_ends_before_the_mark_of_dos) {
     csv_refused("a,b\r1,2\r\x1A\r", NULL, ":3:", "1 values"); /* in the middle it is a value */
 }
 
-/* A line of what tools/record_golden_csv.py wrote. */
+/* A line of what tools/golden/record_golden_csv.py wrote. */
 static void csv_as_pandas(char *line) {
     char text[512] = "i,x\n", *cells[12], kind = *line;
     int missing = 0, odd = 0, count = 0;

@@ -1,5 +1,5 @@
 /* Pictures: PNG and JPEG files against the formula that they were made by and against Pillow's
- * bytes (tools/record_golden_pictures.py), folders of classes, and training from them. */
+ * bytes (tools/golden/record_golden_pictures.py), folders of classes, and training from them. */
 #include "temp.h"
 #include "train/train_model.h"
 

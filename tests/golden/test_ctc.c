@@ -1,5 +1,5 @@
 /* Connectionist temporal classification: PyTorch's recorded losses and gradients of logits
- * (tools/record_golden_ctc.py), and what a few paths that can be counted by hand give. */
+ * (tools/golden/record_golden_ctc.py), and what a few paths that can be counted by hand give. */
 #include "golden/golden_op.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* Every function at the edges of float32, value and gradient, against PyTorch's in float32: signed
  * zeros, infinities, NaN, the largest and the smallest finite numbers, subnormals; of two inputs
- * all pairs (tools/record_golden_edges.py). The table of docs/coming-from-pytorch.md lists what
- * differs and is read here: an entry that no longer differs fails as well. */
+ * all pairs (tools/golden/record_golden_edges.py). The table of docs/coming-from-pytorch.md lists
+ * what differs and is read here: an entry that no longer differs fails as well. */
 #include "golden/golden.h"
 #include "shaders/lib/map_body.h" /* the lists of functions */
 

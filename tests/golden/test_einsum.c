@@ -1,5 +1,5 @@
 /* Sums of products by letters: random equations against plain loops in double, PyTorch's recorded
- * values (tools/record_golden_einsum.py), what it is made of, and texts that are refused. */
+ * values (tools/golden/record_golden_einsum.py), what it is made of, and texts that are refused. */
 #include "golden/golden_op.h"
 
 #include <stdlib.h>

@@ -475,7 +475,7 @@ GOLDEN(every_optimizer_trains_as_in_pytorch, "optim") {
 
 /* ---- The main job's first 100 steps */
 
-/* The formula of tools/record_golden.py. */
+/* The formula of tools/golden/record_golden.py. */
 static void fashion_init(golden *g) {
     static const struct {
         const char *name;

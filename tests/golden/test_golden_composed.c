@@ -1,5 +1,5 @@
 /* Functions made of ops against PyTorch's recorded values and gradients
- * (tools/record_golden_composed.py), and what has no gradient or no PyTorch to ask. */
+ * (tools/golden/record_golden_composed.py), and what has no gradient or no PyTorch to ask. */
 #include "golden/golden_op.h"
 
 #include <math.h>

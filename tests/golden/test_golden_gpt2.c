@@ -1,5 +1,5 @@
 /* examples/gpt2.c: the logits of a GPT-2 that transformers made and saved
- * (tools/record_golden_gpt2.py), of one pass and from the cache; and LoRA beside it. */
+ * (tools/golden/record_golden_gpt2.py), of one pass and from the cache; and LoRA beside it. */
 #define main gpt2_main
 #include "examples/gpt2.c"
 #undef main

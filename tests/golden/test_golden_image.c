@@ -1,6 +1,6 @@
 /* Convolution, pooling, resizing and normalisation against PyTorch's recorded values
- * (tools/record_golden_image.py): each layer alone, batch norm over micro-batches, and the networks
- * of examples/fashion_mnist_conv.c. Layers and first gradients were recorded in float64. */
+ * (tools/golden/record_golden_image.py): each layer alone, batch norm over micro-batches, and the
+ * networks of examples/fashion_mnist_conv.c. Layers and first gradients are of float64. */
 #include "golden/golden.h"
 
 #define IMAGE_NEAR 1e-5 /* of an array's largest element */
@@ -411,7 +411,7 @@ GOLDEN(batch_norm_in_micro_batches_moves_its_statistics_as_in_pytorch, "batch_mi
     golden_final(g, "", IMAGE_NEAR, false);
 }
 
-/* ---- The networks. Weights and images by the formula of tools/record_golden_image.py. */
+/* ---- The networks. Weights and images by the formula of tools/golden/record_golden_image.py. */
 
 #define NETWORK_STEPS 5
 #define NETWORK_BATCH 8

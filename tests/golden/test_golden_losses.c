@@ -1,5 +1,5 @@
-/* Losses against PyTorch's recorded values and gradients (tools/record_golden_losses.py), and terms
- * with weights: the same mean however a batch is cut. */
+/* Losses against PyTorch's recorded values and gradients (tools/golden/record_golden_losses.py),
+ * and terms with weights: the same mean however a batch is cut. */
 #include "golden/golden_op.h"
 
 /* ---- Of each element. a, b, w, t: the inputs that are recorded, some with a gradient. */

@@ -1,5 +1,5 @@
-/* Metrics against scikit-learn's, recorded by tools/record_golden_metrics.py; and the same values
- * however the samples are cut into batches and ranks. */
+/* Metrics against scikit-learn's, recorded by tools/golden/record_golden_metrics.py; and the same
+ * values however the samples are cut into batches and ranks. */
 #include "golden/golden.h"
 
 #include <pthread.h>

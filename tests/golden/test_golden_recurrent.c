@@ -1,5 +1,5 @@
 /* LSTM, GRU and RNN against PyTorch's recorded values and gradients
- * (tools/record_golden_recurrent.py). */
+ * (tools/golden/record_golden_recurrent.py). */
 #include "golden/golden.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Learning rates of each step against torch.optim.lr_scheduler's, recorded by
- * tools/record_golden_schedules.py; and in training: by a model whose gradient is 1, so a weight
- * moves by minus the rate. */
+ * tools/golden/record_golden_schedules.py; and in training: by a model whose gradient is 1, so a
+ * weight moves by minus the rate. */
 #include "golden/golden.h"
 
 #include "temp.h"

@@ -1,5 +1,5 @@
 /* Batch norm over the whole batch of a job (.sync) against PyTorch's, which two ranks of it come to
- * (tools/record_golden_sync.py): weights, running statistics and losses step by step. */
+ * (tools/golden/record_golden_sync.py): weights, running statistics and losses step by step. */
 #include "golden/golden.h"
 
 enum { SYNC_STEPS = 6, SYNC_BATCH = 12, SYNC_ROWS = SYNC_STEPS * SYNC_BATCH, SYNC_ROOM = 600 };

@@ -1,5 +1,5 @@
-/* Spectral norm: PyTorch's values, step by step (tools/record_golden_spectral.py), when its buffers
- * move and when they stay, and its gradients against finite differences. */
+/* Spectral norm: PyTorch's values, step by step (tools/golden/record_golden_spectral.py), when its
+ * buffers move and when they stay, and its gradients against finite differences. */
 #include "golden/golden.h"
 
 enum { SPECTRAL_STEPS = 5, SPECTRAL_BATCH = 4, SPECTRAL_FC = 75, SPECTRAL_ROOM = 4 * SPECTRAL_FC };

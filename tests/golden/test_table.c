@@ -1,5 +1,5 @@
 /* Tables with a row for padding, against PyTorch's recorded values and gradients
- * (tools/record_golden_table.py), and by their properties. */
+ * (tools/golden/record_golden_table.py), and by their properties. */
 #include "golden/golden_op.h"
 
 enum { ROWS = 5, WIDTH = 3, BATCH = 3, BAG = 4, STEPS = 4, PAD = 1 };

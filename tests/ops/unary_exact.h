@@ -1,4 +1,4 @@
-/* Written by tools/record_golden_unary.py, do not edit: exact values and slopes, by MPFR. */
+/* Written by tools/golden/record_golden_unary.py, do not edit: exact values and slopes, by MPFR. */
 /* clang-format off */
 static const struct {
     int selector;

@@ -23,7 +23,7 @@ write_app() {
 }
 
 # app_test TEST COMPILER FLAGS...: compiles app.c beside dtrain.h, nothing else, and runs it. What
-# optimising says is tools/check's.
+# optimising says is ./build.sh check's.
 app_test() {
     test=$1
     shift

@@ -20,7 +20,7 @@ if command -v clang >/dev/null 2>&1; then quickest=clang; fi
 
 # ---- the hostile host: the same hash whatever the compiler, the flags and the surroundings
 
-# All of the implementation is in it, and these are tools/check's: what a level of optimisation warns
+# All of the implementation is in it, and these are ./build.sh check's: what a level of optimisation warns
 # of is seen here, where it is compiled anyway. GCC takes 11 s for the one left out, which Clang has.
 warnings='-Wall -Wextra -pedantic -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes
     -Werror -Wno-misleading-indentation'

@@ -92,7 +92,7 @@ tabular_learns_a_class_and_a_number_from_a_csv_file() {
     grep -q '"numbers.mean".*"numbers.deviation"' $work/tabular.safetensors || return 1
     sed -n 's/.*val accuracy \([0-9.]*\).*/\1/p' $work/tabular.out |
         awk '$1 > best { best = $1 } END { exit !(best > 0.93) }' || return 1
-    tools/dtplot $work/tabular --only 'validation/*' -o $work/tabular.svg || return 1
+    tools/view/dtplot $work/tabular --only 'validation/*' -o $work/tabular.svg || return 1
     timeout 120 build/tabular "$@" --target price --skip id,kind >$work/tabular.out 2>&1 || return 1
     sed -n 's/.*val loss \([0-9.e-]*\).*/\1/p' $work/tabular.out |
         awk 'NR == 1 || $1 < best { best = $1 } END { exit !(best < 0.08) }' || return 1
@@ -108,7 +108,7 @@ tabular_learns_a_class_and_a_number_from_a_csv_file() {
 # A folder of pictures; 2 epochs and 2 more are 4, to the bit; TensorBoard's files are there.
 pictures_learns_a_folder_of_fashion_mnist_and_goes_on_where_it_was() {
     rm -rf $work/pictures $work/pictures.*
-    python3 tools/pictures_from_idx build/data/t10k-images-idx3-ubyte build/data/t10k-labels-idx1-ubyte \
+    python3 tools/bench/pictures_from_idx build/data/t10k-images-idx3-ubyte build/data/t10k-labels-idx1-ubyte \
         $work/pictures 600 || return 1
     for epochs in 2 4; do
         timeout 120 build/pictures $work/pictures $work/pictures.run $epochs >$work/pictures.out 2>&1 || return 1
@@ -219,7 +219,7 @@ gpt2_reads_a_published_model_learns_a_text_and_writes_on() {
 cartpole_holds_the_pole_for_475_of_500_steps() {
     timeout 120 build/cartpole $work/cartpole >$work/cartpole.out 2>$work/cartpole.err || return 1
     tail -n 1 $work/cartpole.out | awk '{ exit !($(NF - 1) >= 475) }' &&
-        tools/dtplot $work/cartpole -o $work/cartpole.svg && grep -q polyline $work/cartpole.svg
+        tools/view/dtplot $work/cartpole -o $work/cartpole.svg && grep -q polyline $work/cartpole.svg
 }
 
 # The mean square falls to a third; pictures are drawn.

@@ -601,7 +601,8 @@ TEST(log_is_served_whatever_its_size_and_whoever_asks) {
              "    f.seek(400 << 20)\n" /* a hole takes no room */
              "    f.write(b''.join(b'%%d,%%d,loss,%%g\\n' %% (i, i, 1 / (i + 1)) for i in "
              "range(99999)))\n"
-             "p = s.Popen([sys.executable, 'tools/dtboard', at, '--port', '0'], stdout=s.PIPE)\n"
+             "p = s.Popen([sys.executable, 'tools/view/dtboard', at, '--port', '0'], "
+             "stdout=s.PIPE)\n"
              "try:\n"
              "    url = p.stdout.readline().split()[0].decode()\n"
              "    address = '127.0.0.1', int(url.split(':')[2].strip('/'))\n"
@@ -634,7 +635,7 @@ TEST(log_is_served_whatever_its_size_and_whoever_asks) {
     CHECK(temp_python(program, false));
 }
 
-/* By tools/dtplot and tools/dtboard, and the page as a browser makes it, where one is. */
+/* By tools/view/dtplot and tools/view/dtboard, and the page as a browser makes it, where one is. */
 TEST(log_is_drawn_by_the_tools) {
     log_job j;
     char program[4000];
@@ -653,12 +654,12 @@ TEST(log_is_drawn_by_the_tools) {
         "events = [n for n in os.listdir(at) if 'tfevents' in n]\n"
         "shown = set()\n"
         "for log in (at, at + '/scalars.jsonl', at + '/' + events[0]):\n"
-        "    shown.add(s.check_output(['tools/dtplot', 'run=' + log]))\n"
+        "    shown.add(s.check_output(['tools/view/dtplot', 'run=' + log]))\n"
         "assert len(shown) == 1 and b'run 0.0625' in shown.pop()\n" /* 1 / 16, of step 15 */
         "for tool in ('dtplot', 'dtboard'):\n"
-        "    assert b'usage: tools/' + tool.encode() in s.check_output(['tools/' + tool, "
+        "    assert b'usage: tools/view/' + tool.encode() in s.check_output(['tools/view/' + tool, "
         "'--help'])\n"
-        "svg = s.check_output(['tools/dtplot', at, '--log', '-o', '/dev/stdout'])\n"
+        "svg = s.check_output(['tools/view/dtplot', at, '--log', '-o', '/dev/stdout'])\n"
         "assert svg.count(b'<polyline') == 2 and b'train/loss' in svg, svg\n"
         "head = b'seconds,step,name,value\\n1,1,'\n"
         "odd = {'long': b'x' * 200000 + b',1', 'step': b'\\n1,inf,x,1', 'cells': b'\\xff,2'}\n"
@@ -668,12 +669,12 @@ TEST(log_is_drawn_by_the_tools) {
         "os.mkdir(at + '/pipe')\n"
         "os.mkfifo(at + '/pipe/scalars.csv')\n"
         "for name in [*odd, 'pipe', '/dev/null/x']:\n"
-        "    bad = s.run(['tools/dtplot', os.path.join(at, name)], capture_output=True)\n"
+        "    bad = s.run(['tools/view/dtplot', os.path.join(at, name)], capture_output=True)\n"
         "    assert bad.returncode == 1 and b'Traceback' not in bad.stderr, bad\n"
         "os.mkdir(at + '/names')\n"
         "open(at + '/names/scalars.csv', 'wb').write(\n"
         "    head + b'constructor,1\\n1,18446744073709551615,<b>\\x1b,1\\n')\n"
-        "p = s.Popen([sys.executable, 'tools/dtboard', at, '--port', '0'], stdout=s.PIPE)\n"
+        "p = s.Popen([sys.executable, 'tools/view/dtboard', at, '--port', '0'], stdout=s.PIPE)\n"
         "try:\n"
         "    url = p.stdout.readline().split()[0].decode()\n"
         "    data = json.load(u.urlopen(url + 'data'))\n"

@@ -1,5 +1,5 @@
 /* dtinfo plan: what its chart of a step says, as numbers, text and drawing. Included by main.c. */
-#include "tools/dtinfo_plan.h"
+#include "tools/view/dtinfo_plan.h"
 
 #include <ctype.h>
 

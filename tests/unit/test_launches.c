@@ -1,7 +1,7 @@
 /* What training steps ask of a device, from their plans. Included by main.c; what leaves a GPU idle
- * is found by tools/dtlint.c, which has the same networks. */
+ * is found by tools/check/dtlint.c, which has the same networks. */
 #ifndef DT_NO_VULKAN
-#include "tools/launches.h"
+#include "tools/check/launches.h"
 
 typedef struct launches_count {
     const char *name;

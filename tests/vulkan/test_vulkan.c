@@ -260,7 +260,7 @@ TEST(vulkan_gemm_variant_depends_on_shape_and_device) {
     CHECK(dti_vk_variant_of(&device, &many) == DTI_GEMM_IN_REGISTERS);
 }
 
-/* The compilers of tools/vendors spill no more than these. */
+/* The compilers of tools/check/vendors spill no more than these. */
 TEST(a_device_gets_no_more_sums_an_invocation_than_it_has_registers_for) {
     static const struct {
         uint32_t vendor, device, sums;

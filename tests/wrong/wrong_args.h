@@ -11,7 +11,7 @@
  * memory for 0, 1, 2, ... allocations, until they suffice: what fails has a text, leaks nothing and
  * changes no value. What is not in a slot is right whatever its value is (NULL for a description,
  * any seed).
- * `tools/check calls` fails when a public function has no row. */
+ * `./build.sh check calls` fails when a public function has no row. */
 #ifndef DTRAIN_TESTS_WRONG_ARGS_H
 #define DTRAIN_TESTS_WRONG_ARGS_H
 

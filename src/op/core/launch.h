@@ -95,11 +95,11 @@ static inline bool dti_grid_has_sums(const dti_grid_device *device, uint32_t sum
 #define DTI_WORD(args, field) (offsetof(dti_args_##args, field) / 4)
 
 /* All that the layers above know of a kernel. Its row is a DTI_KERNEL beside the op that emits it;
- * tools/amalgamate finds the rows and lists them. Bindings are storage buffers; the step block is
+ * ./build.sh header finds the rows and lists them. Bindings are storage buffers; the step block is
  * one more, the uniform buffer number 4. Selector words spec[0..3] are specialisation constants 1
  * to 4 (0 is the workgroup size); the maps' and COPY's spec3 says how many axes are in use. */
 typedef struct dti_kernel_info {
-    const char *name;   /* of the shader: its file, or a side of one (SIDES in tools/shaders) */
+    const char *name;   /* of the shader: its file, or a side of one (SIDES in generate/shaders) */
     const char *access; /* of each binding: 'r', 'w' or 'u' (read and written) */
     uint8_t bindings;
     uint8_t span; /* dti_span */
@@ -147,8 +147,8 @@ typedef struct dti_kernel_info {
     /* local: invocations of a workgroup. NULL: a step and an operation for each item. */
     dti_effort (*effort)(const dti_launch *launch, uint32_t variant, uint32_t local);
     /* How many rounds all loops of an invocation go at most, by shapes: a driver may end them
-     * (vulkan/run/work.c). tools/shaders refuses a kernel that has loops and does not declare them.
-     * NULL: there are no loops. */
+     * (vulkan/run/work.c). ./build.sh shaders refuses a kernel that has loops and does not declare
+     * them. NULL: there are no loops. */
     uint64_t (*rounds)(const dti_launch *launch, uint32_t local);
     /* Whether a device has the invocations, registers and shared memory that a variant takes. NULL:
      * all have. */

@@ -15,7 +15,7 @@ enum {
 };
 static const uint32_t dti_conv_shapes[DTI_CONV_VARIANTS] = {0,          0x11084010, 0x12084020,
                                                             0x21084040, 0x21084080, 0x22088080};
-/* The share of multiply-adds in their loops, in percent (tools/vendors.txt). */
+/* The share of multiply-adds in their loops, in percent (tools/check/vendors.txt). */
 static const uint8_t dti_conv_shares[DTI_CONV_VARIANTS] = {0, 42, 58, 68, 74, 79};
 _Static_assert((int)DTI_CONV_VARIANTS <= (int)DTI_VARIANTS_MAX, "more than a row has place for");
 

@@ -1,5 +1,5 @@
 /* What the files of the Vulkan backend share: the instance, a device, memory and pipelines. The
- * function tables are called `vk` everywhere; tools/vkdecl finds what is used by that name. */
+ * function tables are called `vk` everywhere: tools/generate/vkdecl finds what is used by it. */
 
 #define DTI_VK_1_1 (1u << 22 | 1u << 12) /* versions as Vulkan packs them */
 #define DTI_VK_1_2 (1u << 22 | 2u << 12)

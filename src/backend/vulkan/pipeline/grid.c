@@ -2,7 +2,7 @@
  * driver is asked, so the plan of a program tells it too. */
 
 /* Intel has 128 registers an invocation before Xe3, and tiles of 64 sums spill a hundred of them.
- * On Adreno 6xx they spill fifty (tools/vendors). Mali and VideoCore have 64 registers. */
+ * On Adreno 6xx they spill fifty (tools/check/vendors). Mali and VideoCore have 64 registers. */
 static uint32_t dti_vk_grid_sums(uint32_t vendor_id, uint32_t device_id) {
     static const struct {
         uint32_t vendor, first, last;

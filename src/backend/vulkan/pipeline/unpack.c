@@ -1,4 +1,4 @@
-/* Decodes a module of shader_table.h; tools/spirv_pack.py encodes it. Knows nothing of SPIR-V but
+/* Decodes a module of shader_table.h; spirv_pack.py encodes it. Knows nothing of SPIR-V but
  * that an instruction is a word with its size and opcode, then operands. Each bit of what an
  * operand is has adaptive odds of its own, by opcode and place, and a range coder spends on it what
  * the odds leave open. Ids are numbered as they are defined, so most operands are a small distance
