@@ -1,20 +1,16 @@
-# Part of build.sh, which reads it and whose functions it uses: ./build.sh gpu.
+# ./build.sh gpu [options]   test and measure dtrain on a Vulkan device: writes report.md, .html and
+#                            .json
+#
+#     --minutes N     about how long it takes at most, besides compiling; 9
+#     --out DIR       where report.md, report.html and report.json go; build/gpu
+#     --device ID     vulkan:N of ./build.sh devices; all: each, into DIR/vulkan-N; the best one
+#     --only SECTION  device, peaks, latency, checks, kernels, steps, loss, torch or tests; what other
+#                     sections have left in DIR stays in the report
+#     --loader FILE   the Vulkan loader (libvulkan.so.1), where the system has none
+# Needs a C compiler, Vulkan's loader and a driver. The report is written again after each section, so
+# what has been measured stays when a run is cut off. docs/devices says what its columns mean.
 
-# ---- A report of a Vulkan device. A section is a process: a driver that crashes ends one alone.
-
-gpu_help() {
-    cat <<'END'
-./build.sh gpu [--minutes N] [--out DIR] [--device ID] [--only SECTION]... [--loader FILE]
-    --minutes N     about how long it takes at most, besides compiling; 9
-    --out DIR       where report.md, report.html and report.json go; build/gpu
-    --device ID     vulkan:N of ./build.sh devices; all: each, into DIR/vulkan-N; the best one
-    --only SECTION  device, peaks, latency, checks, kernels, steps, loss, torch or tests; what other
-                    sections have left in DIR stays in the report
-    --loader FILE   the Vulkan loader (libvulkan.so.1), where the system has none
-Needs a C compiler, Vulkan's loader and a driver. The report is written again after each section, so
-what has been measured stays when a run is cut off. docs/devices says what its columns mean.
-END
-}
+# A section is a process: a driver that crashes ends one alone.
 
 # Each with its share of the time, in percent; tests last, because they have to be compiled.
 gpu_sections='device:1 peaks:4 latency:4 checks:8 kernels:25 steps:27 loss:9 torch:9 tests:13'
@@ -102,7 +98,7 @@ gpu_one() {
     say 'that adds it to docs/devices (its README says how); report.json has the same numbers'
 }
 
-gpu() {
+main() {
     gpu_minutes=9 gpu_out=build/gpu gpu_device='' gpu_only='' gpu_loader=''
     while [ $# -gt 0 ]; do
         case $1 in
@@ -111,10 +107,8 @@ gpu() {
         --device) gpu_device=${2:-} ;;
         --only) gpu_only="$gpu_only ${2:-}" ;;
         --loader) gpu_loader="--loader ${2:-}" ;;
-        *)
-            gpu_help
-            case $1 in -h | --help | help) return 0 ;; *) die "gpu knows no '$1'" ;; esac
-            ;;
+        help) help_of gpu && return 0 ;;
+        *) die "gpu knows no '$1'; ./build.sh gpu --help" ;;
         esac
         [ $# -gt 1 ] || die "$1 takes a value; ./build.sh gpu --help"
         shift 2

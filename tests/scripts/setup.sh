@@ -1,5 +1,5 @@
 #!/bin/sh
-# Tests of what build.sh does where something is missing (tools/setup.sh), on fake machines: a folder
+# Tests of what build.sh does where something is missing (tools/shared/needs.sh), on fake machines: a folder
 # of commands of which some are stubs, and a list of packages that are installed. build.sh calls it;
 # names that contain one of the arguments are run, or all. The last line is three numbers: passed,
 # failed, skipped.
@@ -425,6 +425,23 @@ gpu_finds_a_loader_and_a_driver_wherever_they_are() {
     expect 'nothing is missing' grep -q '^compile' "$machine/events" && expect 'and no line' says_no apt-get && return $found
 }
 
+# plan and bench ask a program for the rest of their help.
+every_command_says_what_it_does() {
+    fresh
+    run
+    expect 'ten lines' [ "$(wc -l <"$machine/out")" = 10 ] && expect succeeds [ $status = 0 ] || return 1
+    for command in $(sed -n "s/^commands='\(.*\)'/\1/p" build.sh); do
+        run help
+        expect "help has $command" grep -q "^\./build\.sh $command " "$machine/out" || return 1
+        case $command in plan | bench) continue ;; esac
+        run "$command" --help
+        expect "$command --help" grep -q "^\./build\.sh $command " "$machine/out" &&
+            expect "$command --help succeeds" [ $status = 0 ] && expect 'compiles nothing' no_compiling || return 1
+    done
+    run nonsense
+    expect 'an unknown one' grep -q "unknown command 'nonsense'" "$machine/out" && expect fails [ $status = 1 ]
+}
+
 another_compiler_is_asked_for_by_its_name() {
     for compiler in clang clang-16 gcc-13; do
         fresh
@@ -450,7 +467,7 @@ for test_name in a_terminal_is_asked_once_and_yes_installs \
     setup_installs_everything_without_a_question \
     lists_are_fetched_only_after_apt_has_failed train_compiles_the_library_once_for_all_models \
     train_looks_for_data_before_it_compiles gpu_finds_a_loader_and_a_driver_wherever_they_are \
-    another_compiler_is_asked_for_by_its_name; do
+    every_command_says_what_it_does another_compiler_is_asked_for_by_its_name; do
     wanted "setup_$test_name" || continue
     if ! script -qec true /dev/null >/dev/null 2>&1; then
         skipped=$((skipped + 1))

@@ -1,0 +1,3 @@
+# ./build.sh clean           remove build/
+
+main() { rm -rf build; }
