@@ -1,5 +1,8 @@
-# ./build.sh test [filter]   build, run all tests, or those whose names contain the filter; a test
-#                            that needs a missing package skips, and names it;
+# ./build.sh test            build, run the tests: of all that the library does, and of its examples
+#                            and pages; a test that needs a missing package skips, and names it;
+#                            test all: as the CI, also other compilers, CPUs and drivers, MPI, and
+#                            the scripts of this repository;
+#                            test FILTER: of all tests those whose names contain the filter;
 #                            test long: all tests, in their long form where they have one (some hours);
 #                            test random N: N random models on the CPU and N / 50 on each Vulkan device
 #                            (100000: some hours); DTRAIN_RANDOM_SEED=n: the first one's seed;
@@ -14,14 +17,17 @@ main() {
     test_needs
     case "$sanitize $*" in
     ' long') long_tests ;;
-    ?*' long' | ?*' random '*) die "test $* runs without --sanitize" ;;
+    ?*' all' | ?*' long' | ?*' random '*) die "test $* runs without --sanitize" ;;
     esac
     if [ $# = 2 ] && [ "$1" = random ]; then random_tests "$2"; fi
     if [ -n "$sanitize" ]; then sanitized_tests "$@"; fi
+    few=
+    case $*-$# in -0) few=few scripts=$scripts_few ;; all-1) shift ;; esac
     setup_interop
     # A test that needs the real files finds them in build/data, or skips.
     if [ -e "$data_package" ]; then (data) || say "tests without data"; fi
-    build
+    # shellcheck disable=SC2086 # nothing, or one word
+    build $few
     with_swiftshader
     rm -rf build/scripts
     mkdir build/scripts
@@ -184,8 +190,9 @@ random_tests() {
     exec build/dtest "$@"
 }
 
-# What needs whole applications or launchers; the longest first.
-scripts='machines mpi setup gpu apps train guide embed launch bindings dtrun'
+# What needs whole applications or launchers; the longest first. The first four are left to `test all`.
+scripts_few='apps train guide embed launch bindings dtrun'
+scripts="machines mpi setup gpu $scripts_few"
 
 # script_lane FILTER...: the scripts that no other lane has taken, one after the other.
 script_lane() {

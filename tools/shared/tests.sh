@@ -69,6 +69,7 @@ build_comm_tests() {
         -o $out/dtest_comm $LIBS $secure_libs
 }
 
+# build [few]: all programs, or those that ./build.sh test runs.
 build() {
     header
     fresh_flags
@@ -77,7 +78,8 @@ build() {
         examples/gpt2.c examples/pipeline_gpt.c examples/parameter_server.c examples/tabular.c examples/pictures.c
         examples/autoencoder.c examples/cartpole.c examples/finetune.c examples/fit_image.c'
     if includes vulkan/vulkan.h; then with_public="$with_public examples/neural_texture.c"; fi
-    by_itself='examples/allreduce.c tools/gpu/dtgpu.c tools/view/dtinfo.c tools/scaling/dtmodel.c tools/dtrun.c'
+    by_itself='examples/allreduce.c tools/view/dtinfo.c tools/dtrun.c'
+    if [ $# = 0 ]; then by_itself="$by_itself tools/gpu/dtgpu.c tools/scaling/dtmodel.c"; fi
     # shellcheck disable=SC2046,SC2086 # words are meant
     in_lanes tests/main.c CORE KERNELS $by_itself COMM build_comm_tests $(test_sources)
     link_tests
