@@ -5,6 +5,7 @@
 
 /* ---- base: memory, errors, text, threads, random numbers, hashes, json, files */
 #include "base/prelude.h"
+#include "base/optional.h"
 #include "base/split.h"
 #include "base/base.h"
 #include "base/dtype.h"
@@ -298,9 +299,15 @@ DTI_OPTIMIZE_END
 #include "nn/nn_loss.c"
 #include "nn/nn_attention.c"
 #include "nn/nn_transformer.c"
+#undef DTI_OPTIONAL
+#define DTI_OPTIONAL(X) X(RECURRENT)
 #include "nn/nn_recurrent.c"
+#undef DTI_OPTIONAL
+#define DTI_OPTIONAL(X) X(ALWAYS)
 
 /* ---- data: readers, shuffle, batches */
+#undef DTI_OPTIONAL
+#define DTI_OPTIONAL(X) X(READERS)
 #include "data/readers/idx.c"
 #include "data/readers/npy.h"
 #include "data/readers/npy.c"
@@ -310,6 +317,8 @@ DTI_OPTIMIZE_END
 #include "data/readers/csv_scan.c"
 #include "data/readers/csv.c"
 #include "data/readers/wav.c"
+#undef DTI_OPTIONAL
+#define DTI_OPTIONAL(X) X(ALWAYS)
 #include "data/loader/batch.c"
 #include "data/loader/split.c"
 #include "data/loader/loader.h"
@@ -320,6 +329,8 @@ DTI_OPTIMIZE_SPEED
 DTI_OPTIMIZE_END
 #include "data/loader/loader_row.c"
 #include "data/loader/loader.c"
+#undef DTI_OPTIONAL
+#define DTI_OPTIONAL(X) X(READERS)
 #include "data/readers/picture.h"
 DTI_OPTIMIZE_SPEED
 #include "data/readers/picture_size.c"
@@ -331,8 +342,14 @@ DTI_OPTIMIZE_END
 #include "data/readers/folder_scan.c"
 #include "data/readers/folder.c"
 #include "data/readers/tokens.c"
+#undef DTI_OPTIONAL
+#define DTI_OPTIONAL(X) X(ALWAYS)
 #include "data/replay/replay_buffer.c"
+#undef DTI_OPTIONAL
+#define DTI_OPTIONAL(X) X(READERS)
 #include "data/replay/replay_file.c"
+#undef DTI_OPTIONAL
+#define DTI_OPTIONAL(X) X(ALWAYS)
 
 /* ---- file: safetensors, checkpoints */
 #include "file/safetensors.h"
@@ -347,6 +364,8 @@ DTI_OPTIMIZE_END
 #include "file/store_state.c"
 
 /* ---- log: CSV, JSON lines, TensorBoard's events */
+#undef DTI_OPTIONAL
+#define DTI_OPTIONAL(X) X(LOG)
 #include "log/record.h"
 #include "log/proto.c"
 #include "log/png.c"
@@ -355,8 +374,12 @@ DTI_OPTIMIZE_END
 #include "log/run_log.c"
 #include "log/profile.h"
 #include "log/profile.c"
+#undef DTI_OPTIONAL
+#define DTI_OPTIONAL(X) X(ALWAYS)
 
 /* ---- export: models for other runtimes */
+#undef DTI_OPTIONAL
+#define DTI_OPTIONAL(X) X(EXPORT)
 #include "export/onnx.h"
 #include "export/onnx_make.c"
 #include "export/onnx_layers.c"
@@ -365,6 +388,8 @@ DTI_OPTIMIZE_END
 #include "export/c_text.h"
 #include "export/c_rows.c"
 #include "export/c_save.c"
+#undef DTI_OPTIONAL
+#define DTI_OPTIONAL(X) X(ALWAYS)
 
 /* ---- parallel: replicas on several devices and ranks */
 #include "parallel/step/actions.h"
@@ -453,6 +478,8 @@ DTI_OPTIMIZE_END
 #include "train/round_state.c"
 
 /* ---- server: parameter servers and their workers, which are trainers */
+#undef DTI_OPTIONAL
+#define DTI_OPTIONAL(X) X(SERVER)
 #include "server/tickets.h"
 #include "server/tickets.c"
 #include "server/message.h"
@@ -466,15 +493,29 @@ DTI_OPTIMIZE_END
 #include "server/serve_agree.c"
 #include "server/serve_push.c"
 #include "server/serve.c"
+#undef DTI_OPTIONAL
+#define DTI_OPTIONAL(X) X(ALWAYS)
 
 /* ---- loop: fit, and what looks at it */
 #include "loop/fit.c"
+#undef DTI_OPTIONAL
+#define DTI_OPTIONAL(X) X(REPORTS)
 #include "loop/lr_find.c"
 #include "loop/progress.c"
 #include "loop/summary.c"
+#undef DTI_OPTIONAL
+#define DTI_OPTIONAL(X) X(ALWAYS)
+#undef DTI_OPTIONAL
+#define DTI_OPTIONAL(X) X(LOG)
 #include "loop/log_fit.c"
 #include "loop/profile_fit.c"
+#undef DTI_OPTIONAL
+#define DTI_OPTIONAL(X) X(ALWAYS)
+#undef DTI_OPTIONAL
+#define DTI_OPTIONAL(X) X(REPORTS)
 #include "loop/metric.c"
+#undef DTI_OPTIONAL
+#define DTI_OPTIONAL(X) X(ALWAYS)
 
 #endif /* DTI_COMPILES_CORE */
 #endif /* DT_COMM_ONLY */

@@ -14,6 +14,21 @@
  *   DT_NO_COMM          off       leave out all that connects processes (9.7 % of the object):
  *                                 a dt_comm has one rank; replicas of one process still work
  *   DT_NO_THREADS       off       start no threads and use no thread library: the caller computes
+ *   DT_LIGHT            off       all options from the next row to DT_NO_CTC. What remains is
+ *                                 graphs, CPU, Vulkan, data parallelism, TCP, dt_trainer_fit,
+ *                                 safetensors and checkpoints
+ *   DT_NO_EXPORT        off       dt_onnx_save, dt_c_save
+ *   DT_NO_SERVER        off       parameter servers and their workers
+ *   DT_NO_MODEL_PARALLEL off      .parallel.pipeline, .tensor and .tensor_slices
+ *   DT_NO_ZERO          off       .parallel.zero_stage
+ *   DT_NO_LOCAL         off       DT_TRAIN_LOCAL: local steps, gossip, compression
+ *   DT_NO_LAUNCHERS     off       launchers other than dtrun, and tcpstore://, pmi: and pmix:
+ *   DT_NO_READERS       off       files of samples: IDX, NumPy, WAV, CSV, pictures, tokens, replays
+ *   DT_NO_LOG           off       dt_run_log, dt_profile, dt_png_save
+ *   DT_NO_REPORTS       off       dt_metric, dt_lr_find, dt_summary, dt_progress_show
+ *   DT_NO_AUGMENT       off       dt_dataset.augment
+ *   DT_NO_RECURRENT     off       LSTM, GRU and RNN
+ *   DT_NO_CTC           off       dt_ctc_loss
  *   DT_WITH_OPENSSL     off       add DT_COMM_MAC and DT_COMM_TLS; link with -lssl -lcrypto
  *   DT_WITH_ZLIB        off       read arrays of np.savez_compressed; link with -lz
  *   DT_WITH_PNG         off       read pictures in PNG files; link with -lpng

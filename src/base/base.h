@@ -156,8 +156,12 @@ static void dti_visit_join(dti_visit *f, dti_base *base);
     DT_API dt_result name params {                                                                 \
         dti_visit visit;                                                                           \
         object = dti_enter(object, &visit, (how) | DTI_TELLS, #name);                              \
-        const bool runs = (object) || (how)&DTI_LACKING;                                           \
-        return dti_leave(&visit, runs ? dti_call_##name args : DT_ERROR_INVALID);                  \
+        dt_result result = DT_ERROR_INVALID;                                                       \
+        if (!DTI_HERE)                                                                             \
+            result = dti_fail_off(object ? visit.base : NULL, #name, DTI_HERE_OFF);                \
+        else if ((object) || (how)&DTI_LACKING)                                                    \
+            result = dti_call_##name args;                                                         \
+        return dti_leave(&visit, result);                                                          \
     }                                                                                              \
     static dt_result dti_call_##name params
 /* What it gives goes to *out: zeros, where it fails. */
@@ -174,7 +178,9 @@ static void dti_visit_join(dti_visit *f, dti_base *base);
             memset(out, 0, sizeof *out);                                                           \
         object = dti_enter(object, &visit, (how) | DTI_TELLS, #name);                              \
         dt_result result = DT_ERROR_INVALID;                                                       \
-        if (object)                                                                                \
+        if (!DTI_HERE)                                                                             \
+            result = dti_fail_off(object ? visit.base : NULL, #name, DTI_HERE_OFF);                \
+        else if (object)                                                                           \
             result = out ? dti_call_##name args : dti_fail_null(visit.base, "out");                \
         if (result && out) {                                                                       \
             undo;                                                                                  \
@@ -194,7 +200,7 @@ static void dti_visit_join(dti_visit *f, dti_base *base);
         dti_visit visit;                                                                           \
         first;                                                                                     \
         object = dti_enter(object, &visit, how, #name);                                            \
-        if (object)                                                                                \
+        if (DTI_HERE && object)                                                                    \
             dti_call_##name args;                                                                  \
         dti_leave(&visit, DT_OK);                                                                  \
     }                                                                                              \
@@ -252,6 +258,8 @@ static dt_result dti_fail(dti_base *base, dt_result result, const char *format, 
             return dti_fail_null((base), #pointer);                                                \
     } while (0)
 static dt_result dti_fail_null(dti_base *base, const char *what);
+/* What a function of a feature that was left out (optional.h) returns. base: NULL = none. */
+static dt_result dti_fail_off(dti_base *base, const char *function, const char *why);
 /* A step of a sequence: the first that fails ends the function, with its result. Where something is
  * to be given back before that, `if (!result)` guards each further step. */
 #define DTI_TRY(...)                                                                               \

@@ -60,6 +60,11 @@ static dt_result dti_fail_null(dti_base *base, const char *what) {
                 : DT_ERROR_INVALID;
 }
 
+static dt_result dti_fail_off(dti_base *base, const char *function, const char *why) {
+    return base ? dti_fail(base, DT_ERROR_UNSUPPORTED, "%s: %s", function, why)
+                : DT_ERROR_UNSUPPORTED;
+}
+
 static void dti_log(dti_base *base, dt_log_level level, const char *format, ...) {
     if (!base->logger.log)
         return;

@@ -8,7 +8,7 @@ DTI_INLINE void DTI_E(ctc_order)(DTI_EF *x, DTI_EF *y) {
     *y = DTI_E(select)(less, a, b);
 }
 
-DTI_ISA_FUNCTION(V, ctc_step, ctc_step);
+DTI_ISA_FUNCTION_OF(CTC, V, ctc_step, ctc_step);
 static void DTI_V(ctc_step)(float *y, const float *before, const float *skip, const float *x,
                             int64_t n) {
     const DTI_EF one = DTI_E(set1)(1);
@@ -24,7 +24,7 @@ static void DTI_V(ctc_step)(float *y, const float *before, const float *skip, co
     }
 }
 
-DTI_ISA_FUNCTION(V, ctc_share, ctc_share);
+DTI_ISA_FUNCTION_OF(CTC, V, ctc_share, ctc_share);
 static void DTI_V(ctc_share)(float *y, const float *a, const float *b, const float *x, float all,
                              int64_t n) {
     const DTI_EF of = DTI_E(set1)(all);

@@ -31,7 +31,11 @@
     X(ADD, add) X(SUB, sub) X(MUL, mul) X(DIV, div) X(MAXIMUM, maximum) X(MINIMUM, minimum)
 #define DTI_OWN_OPTIMIZERS(X) X(1, sgd) X(2, adam) X(DTI_OPTIM_STANDARD, adamw)
 #define DTI_TAKEN_FUNCTIONS(X)                                                                     \
-    X(v, rnn_tanh) X(v, rnn_relu) X(v, rnn_tanh_back) X(v, rnn_relu_back) X(n, normal_quantile)
+    X(RECURRENT, v, rnn_tanh)                                                                      \
+    X(RECURRENT, v, rnn_relu)                                                                      \
+    X(RECURRENT, v, rnn_tanh_back)                                                                 \
+    X(RECURRENT, v, rnn_relu_back)                                                                 \
+    X(ALWAYS, n, normal_quantile)
 
 #define DTI_TAKE_MAP(ID, name, slope) [DTI_U_##ID] = dti_v_map_##name##_avx2,
 #define DTI_TAKE_GRAD(ID, name, slope) [DTI_U_##ID] = dti_v_grad_##name##_avx2,
@@ -39,7 +43,8 @@
 #define DTI_TAKE_CONSTANTS(number, ID, name, least, most) [number] = dti_v_constants_##name##_avx2,
 #define DTI_TAKE_UPDATE(number, ID, name, least, most) [number] = dti_v_update_##name##_avx2,
 #define DTI_TAKE_MEASURE(number, ID, name, least, most) [number] = dti_v_measure_##name##_avx2,
-#define DTI_TAKE_FUNCTION(kind, name) .name = dti_##kind##_##name##_avx2,
+#define DTI_TAKE_FUNCTION(feature, kind, name)                                                     \
+    .name = DTI_HAS_##feature ? dti_##kind##_##name##_avx2 : NULL,
 #define DTI_OWN_MAP(ID, name) .unary[DTI_U_##ID] = dti_v_map_##name##_avx512,
 #define DTI_OWN_GRAD(ID, name) .unary_grad[DTI_U_##ID] = dti_v_grad_##name##_avx512,
 #define DTI_OWN_PAIR(ID, name) .binary[DTI_B_##ID] = dti_v_pair_##name##_avx512,
@@ -59,7 +64,8 @@
 #define DTI_ROW_CONSTANTS(number, ID, name, least, most) [number] = DTI_V(constants_##name),
 #define DTI_ROW_UPDATE(number, ID, name, least, most) [number] = DTI_V(update_##name),
 #define DTI_ROW_MEASURE(number, ID, name, least, most) [number] = DTI_V(measure_##name),
-#define DTI_ROW_FUNCTION(kind, type, name) .name = DTI_##kind(name),
+#define DTI_ROW_FUNCTION(feature, kind, type, name)                                                \
+    .name = DTI_HAS_##feature ? DTI_##kind(name) : NULL,
 /* more: rows that replace others. */
 #define DTI_KERNEL_TABLE(isa_, fma_, name_, more)                                                  \
     static const dti_isa_kernels DTI_ISA(dti_isa_kernels) = {                                      \

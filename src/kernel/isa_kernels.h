@@ -4,12 +4,14 @@
 
 #include "isa_list.h"
 #define DTI_ISA_FUNCTION(kind, type, name) static dti_##type##_fn DTI_##kind(name)
+/* Of a feature that can be left out (base/optional.h). */
+#define DTI_ISA_FUNCTION_OF(feature, kind, type, name) DTI_ISA_FUNCTION(kind, type, name)
 
 typedef struct dti_isa_kernels {
     int isa;          /* DTI_ISA_... */
     bool fma;         /* false: a sum-order class of its own */
     const char *name; /* for logs */
-#define DTI_X(kind, type, function) dti_##type##_fn *function;
+#define DTI_X(feature, kind, type, function) dti_##type##_fn *function;
     DTI_ISA_LIST(DTI_X)
 #undef DTI_X
     dti_unary_fn *unary[DTI_U_COUNT];

@@ -18,7 +18,7 @@ DTI_INLINE DTI_EF DTI_E(cell_tanh_slope)(DTI_EF d, DTI_EF y) {
     return DTI_E(mul)(d, DTI_E(sub)(DTI_E(set1)(1), DTI_E(mul)(y, y)));
 }
 
-DTI_ISA_FUNCTION(V, cell, lstm);
+DTI_ISA_FUNCTION_OF(RECURRENT, V, cell, lstm);
 static void DTI_V(lstm)(const dti_cell *a) {
     const int64_t n = a->n;
     for (int64_t k = 0; k < n; k += DTI_E_LANES) {
@@ -37,7 +37,7 @@ static void DTI_V(lstm)(const dti_cell *a) {
     }
 }
 
-DTI_ISA_FUNCTION(V, cell_back, lstm_back);
+DTI_ISA_FUNCTION_OF(RECURRENT, V, cell_back, lstm_back);
 static void DTI_V(lstm_back)(const dti_cell_back *a) {
     const int64_t n = a->n;
     for (int64_t k = 0; k < n; k += DTI_E_LANES) {
@@ -57,7 +57,7 @@ static void DTI_V(lstm_back)(const dti_cell_back *a) {
     }
 }
 
-DTI_ISA_FUNCTION(V, cell, gru);
+DTI_ISA_FUNCTION_OF(RECURRENT, V, cell, gru);
 static void DTI_V(gru)(const dti_cell *a) {
     const int64_t n = a->n;
     for (int64_t k = 0; k < n; k += DTI_E_LANES) {
@@ -74,7 +74,7 @@ static void DTI_V(gru)(const dti_cell *a) {
     }
 }
 
-DTI_ISA_FUNCTION(V, cell_back, gru_back);
+DTI_ISA_FUNCTION_OF(RECURRENT, V, cell_back, gru_back);
 static void DTI_V(gru_back)(const dti_cell_back *a) {
     const int64_t n = a->n;
     const DTI_EF one = DTI_E(set1)(1);
@@ -96,20 +96,20 @@ static void DTI_V(gru_back)(const dti_cell_back *a) {
     }
 }
 
-DTI_ISA_FUNCTION(V, cell, rnn_tanh);
+DTI_ISA_FUNCTION_OF(RECURRENT, V, cell, rnn_tanh);
 static void DTI_V(rnn_tanh)(const dti_cell *a) {
     for (int64_t k = 0; k < a->n; k += DTI_E_LANES)
         DTI_E(cell_put)(a->h, 0, k, a->n, DTI_E(m_tanh)(DTI_E(cell_sum)(a, 0, k)));
 }
 
-DTI_ISA_FUNCTION(V, cell, rnn_relu);
+DTI_ISA_FUNCTION_OF(RECURRENT, V, cell, rnn_relu);
 static void DTI_V(rnn_relu)(const dti_cell *a) {
     const DTI_EF zero = DTI_E(set1)(0);
     for (int64_t k = 0; k < a->n; k += DTI_E_LANES)
         DTI_E(cell_put)(a->h, 0, k, a->n, DTI_E(m_map_relu)(DTI_E(cell_sum)(a, 0, k), zero, zero));
 }
 
-DTI_ISA_FUNCTION(V, cell_back, rnn_tanh_back);
+DTI_ISA_FUNCTION_OF(RECURRENT, V, cell_back, rnn_tanh_back);
 static void DTI_V(rnn_tanh_back)(const dti_cell_back *a) {
     for (int64_t k = 0; k < a->n; k += DTI_E_LANES) {
         const DTI_EF dh = DTI_E(cell_at)(a->dh, 0, k, a->n);
@@ -119,7 +119,7 @@ static void DTI_V(rnn_tanh_back)(const dti_cell_back *a) {
     }
 }
 
-DTI_ISA_FUNCTION(V, cell_back, rnn_relu_back);
+DTI_ISA_FUNCTION_OF(RECURRENT, V, cell_back, rnn_relu_back);
 static void DTI_V(rnn_relu_back)(const dti_cell_back *a) {
     const DTI_EF zero = DTI_E(set1)(0);
     for (int64_t k = 0; k < a->n; k += DTI_E_LANES) {

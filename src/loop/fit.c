@@ -118,7 +118,8 @@ static dt_result dti_fit_save(dti_fit *f) {
     const char *path = f->d->watch.save;
     if (!path)
         return DT_OK;
-    const bool apart = t->desc.averaged && t->par.sharded; /* they come to the weights' place */
+    const bool apart =
+        t->desc.averaged && dti_is_sharded(&t->par); /* they come to the weights' place */
     dt_result result = apart ? dti_owners_show(&t->par) : dti_full_gather(&t->par);
     t->base->io_how = dti_fit_save_how;
     if (t->par.mesh.rank == 0 && !result)

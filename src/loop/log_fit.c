@@ -14,7 +14,7 @@ static void dti_log_step(dt_run_log *log, const dt_fit_state *s) {
     const dt_train_report *r = &s->last;
     dti_log_values(log, s->trainer, "train", s->step, r);
     dti_run_log_number(log, "train/gradient_norm", s->step, r->gradient_norm);
-    if (!s->trainer->worker) /* whose servers have it */
+    if (!dti_worker_of(s->trainer)) /* whose servers have it */
         dti_run_log_number(log, "train/lr", s->step, r->lr);
     if (r->seconds > 0.0)
         dti_run_log_number(log, "train/samples_per_second", s->step,
@@ -51,5 +51,8 @@ DT_API dt_result dt_run_log_fit(void *run_log, dt_fit_state *state) {
                            ? dti_enter(run_log, &visit, DTI_OF(dt_run_log) | DTI_TELLS, __func__)
                            : dti_enter(state ? state->trainer : NULL, &visit,
                                        DTI_OF(dt_trainer) | DTI_TELLS, __func__);
-    return dti_leave(&visit, taken ? dti_run_log_see(run_log, state) : DT_ERROR_INVALID);
+    return dti_leave(&visit, !DTI_HERE
+                                 ? dti_fail_off(taken ? visit.base : NULL, __func__, DTI_HERE_OFF)
+                             : taken ? dti_run_log_see(run_log, state)
+                                     : DT_ERROR_INVALID);
 }

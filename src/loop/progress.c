@@ -97,7 +97,7 @@ static void dti_progress_keep(FILE *file, const dti_progress_line *line, int col
 static void dti_progress_rate(dti_progress_line *line, const dt_progress *p,
                               const dt_fit_state *s) {
     const dt_train_report *r = &s->train;
-    if (r->steps && !s->trainer->worker)
+    if (r->steps && !dti_worker_of(s->trainer))
         dti_progress_add(line, "  lr %.4g", r->lr);
     if (r->seconds > 0.0)
         dti_progress_add(line, "  %.0f samples/s", (double)(r->samples - p->before) / r->seconds);
@@ -188,5 +188,8 @@ DT_API dt_result dt_progress_show(void *progress, dt_fit_state *state) {
     dti_visit visit;
     const bool taken =
         dti_enter(state ? state->trainer : NULL, &visit, DTI_OF(dt_trainer) | DTI_TELLS, __func__);
-    return dti_leave(&visit, taken ? dti_progress_see(progress, state) : DT_ERROR_INVALID);
+    return dti_leave(&visit, !DTI_HERE
+                                 ? dti_fail_off(taken ? visit.base : NULL, __func__, DTI_HERE_OFF)
+                             : taken ? dti_progress_see(progress, state)
+                                     : DT_ERROR_INVALID);
 }

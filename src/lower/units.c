@@ -355,7 +355,7 @@ static dt_result dti_units_run(dti_unit_work *k) {
 static dt_result dti_pass_units(dti_lowering *w) {
     dti_code *code = w->code;
     dti_unit_work k = {.w = w, .code = code};
-    if (!dti_code_has_units(code))
+    if (!DTI_HAS_ZERO || !dti_code_has_units(code))
         return DT_OK;
     k.values = dti_alloc_array(code->base, code->list.value_count + 1u, sizeof *k.values);
     dt_result result = k.values ? dti_units_run(&k) : DT_ERROR_MEMORY;

@@ -184,6 +184,11 @@ static dt_recurrent dti_nn_recurrent_make(dt_tensor x, const char *op, const cha
                                           uint32_t kind) {
     const dt_recurrent nil = {dti_nil(x.graph), dti_nil(x.graph), dti_nil(x.graph)};
     dti_nn nn;
+    if (!DTI_HERE) {
+        if (x.graph)
+            dti_graph_fail(x.graph, "dt_nn_%s: %s", op, DTI_HERE_OFF);
+        return nil;
+    }
     if (!dti_nn_begin(&nn, x, op, name))
         return nil;
     dti_nn_recurrent r = {.graph = x.graph,

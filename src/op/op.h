@@ -191,7 +191,10 @@ typedef struct dti_op_family {
 #define DTI_FAMILY(family, ...) DTI_FAMILY_BY(family, family, __VA_ARGS__)
 /* With the emit of another. */
 #define DTI_FAMILY_BY(family, emits, ...)                                                          \
+    DTI_CAT(DTI_FAMILY_ROW_, DTI_HERE)(family, emits, __VA_ARGS__)
+#define DTI_FAMILY_ROW_1(family, emits, ...)                                                       \
     static const dti_op_family dti_family_##family = {.emit = dti_##emits##_emit, __VA_ARGS__}
+#define DTI_FAMILY_ROW_0(family, emits, ...) static const dti_op_family dti_family_##family = {0}
 
 typedef enum dti_samples {
     DTI_SAMPLES_NONE,

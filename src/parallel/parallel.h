@@ -215,6 +215,14 @@ typedef struct dti_parallel {
     bool asked; /* for a checkpoint: here, and after the step on any rank */
 } dti_parallel;
 
+/* Of what was left out (base/optional.h) there is none: asked by these, code for it goes too. */
+static inline struct dti_pipe *dti_pipe_of(const dti_parallel *par) {
+    return DTI_HAS_MODEL_PARALLEL ? par->pipe : NULL;
+}
+static inline bool dti_is_sharded(const dti_parallel *par) {
+    return DTI_HAS_ZERO && par->sharded;
+}
+
 typedef struct dti_parallel_result {
     double terms[4 * DT_MAX_TERMS]; /* sums of losses, weights, sums of metrics, weights */
     double norm;

@@ -219,7 +219,7 @@ DTI_PUBLIC(dt_server_run, (dt_server * s, int timeout_ms), s, DTI_OF(dt_server),
 }
 
 DT_API void dt_server_stop(dt_server *s) {
-    if (!s)
+    if (!DTI_HERE || !s)
         return;
     atomic_store(&s->stop, 1);
     s->calls->wake(s->message_server);

@@ -18,6 +18,10 @@ static dt_tensor dti_graph_fail(dt_graph *g, const char *format, ...) {
     return dti_graph_fail_as(g, DT_ERROR_INVALID, text);
 }
 
+static dt_tensor dti_graph_off(dt_graph *g, const char *op, const char *why) {
+    return g ? dti_graph_fail(g, "%s: %s", op, why) : dti_nil(NULL);
+}
+
 static bool dti_graph_refuse(dt_graph *g, const char *format, ...) {
     char text[sizeof g->error];
     DTI_FORMAT(text, format);

@@ -133,6 +133,8 @@ static inline bool dti_tensor_has_samples(dt_tensor x) {
 
 /* Records the graph's first error and returns nil. */
 static dt_tensor dti_graph_fail(dt_graph *g, const char *format, ...) DTI_PRINTF(2, 3);
+/* The same, of an op that was left out (base/optional.h). */
+static dt_tensor dti_graph_off(dt_graph *g, const char *op, const char *why);
 /* The same, and false: for what checks. */
 static bool dti_graph_refuse(dt_graph *g, const char *format, ...) DTI_PRINTF(2, 3);
 /* The same when host memory ran out. */

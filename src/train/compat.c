@@ -102,7 +102,18 @@ static dti_feature_text dti_feature_print(const dt_trainer_desc *d, uint64_t fea
     return p;
 }
 
+static dt_result dti_compat_here(dti_base *base, const dt_trainer_desc *d, uint64_t asked) {
+#define DTI_X(feature, bits)                                                                       \
+    if (!DTI_HAS_##feature && asked & (bits))                                                      \
+        return dti_fail_off(base, dti_feature_print(d, asked & (bits), true).text,                 \
+                            DTI_OFF(feature));
+    DTI_FEATURES_OPTIONAL(DTI_X)
+#undef DTI_X
+    return DT_OK;
+}
+
 static dt_result dti_compat_check(dti_base *base, const dt_trainer_desc *d, uint64_t asked) {
+    DTI_TRY(dti_compat_here(base, d, asked));
     const dti_rule *r = dti_rule_of(asked);
     if (!r)
         return DT_OK;

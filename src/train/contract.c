@@ -55,7 +55,7 @@ static void dti_describe_samples(const dt_dataset *d, dti_text *text) {
             dti_text_add(text, "samples %s: %016llx\n", all[i].name,
                          (unsigned long long)dti_hash64(DTI_HASH_START, all[i].values, bytes));
     }
-    if (d->augment)
+    if (DTI_HAS_AUGMENT && d->augment)
         dti_fields_describe(text, ".data.augment->", &dti_augment_fields, d->augment, true);
 }
 
@@ -87,7 +87,7 @@ static void dti_describe_params(const dt_trainer *t, dti_text *text) {
 
 static void dti_describe_settings(const dt_trainer *t, dti_text *text) {
     dti_text_add(text, "dtrain " DT_VERSION "\n");
-    dti_fields_describe(text, "", &dti_trainer_fields, &t->desc, t->worker || t->serves);
+    dti_fields_describe(text, "", &dti_trainer_fields, &t->desc, dti_worker_of(t) || dti_serves(t));
     dti_text_add(text, ".data.rows %llu\n", (unsigned long long)t->desc.data.rows);
     dti_describe_samples(&t->desc.data, text);
     dti_describe_terms(t, text);

@@ -41,7 +41,8 @@ static dt_result dti_evaluation_program(dt_trainer *t, uint32_t replica, uint32_
     const dti_replica *r = &t->par.replicas[replica];
     dt_program_desc d = dti_evaluation_desc(t, r);
     uint32_t first;
-    d.averaged = t->desc.averaged && !t->par.sharded; /* else they come to the weights' place */
+    d.averaged =
+        t->desc.averaged && !dti_is_sharded(&t->par); /* else they come to the weights' place */
     d.optim = NULL;
     d.params = NULL;
     d.memory_bytes = 0; /* nothing is kept for a backward pass */
@@ -175,7 +176,7 @@ static dt_result dti_evaluation_loop(dt_trainer *t, const dt_dataset *data, uint
 /* With the weights in place that are wanted; the result is that of all ranks. */
 static dt_result dti_evaluation_weights(dt_trainer *t, const dt_dataset *data, uint32_t batch,
                                         dt_train_report *r) {
-    const bool averages = t->desc.averaged && t->par.sharded;
+    const bool averages = t->desc.averaged && dti_is_sharded(&t->par);
     dt_result result = averages ? dti_owners_show(&t->par) : DT_OK;
     if (!result)
         result = dti_agree_result(&t->par, dti_evaluation_loop(t, data, batch, r));

@@ -3,7 +3,7 @@
 static void dti_trainer_share(void *user, uint32_t rows, uint32_t *first, uint32_t *count) {
     const dt_trainer *t = user;
     const dti_parallel *par = &t->par;
-    if (t->worker) {
+    if (dti_worker_of(t)) {
         dti_server_worker.rows(t, rows, first, count);
         return;
     }
@@ -109,17 +109,17 @@ static dt_result dti_trainer_columns(const dt_trainer *t) {
 }
 
 static dt_result dti_trainer_loader(dt_trainer *t) {
-    dti_loader_desc d = {.data = &t->desc.data,
-                         .seed = t->desc.seed,
-                         .batch = (uint32_t)t->desc.batch,
-                         .tail = t->desc.tail,
-                         .shuffle = !t->desc.no_shuffle,
-                         .threaded = !t->worker && !t->serves, /* tickets say what is next */
-                         .share = dti_trainer_share,
-                         .user = t,
-                         .share_max =
-                             t->worker ? dti_server_worker.rows_max(t) : t->par.desc.batch};
-    if (t->desc.parallel.balance == DT_BALANCE_EQUAL && !t->worker) {
+    dti_loader_desc d = {
+        .data = &t->desc.data,
+        .seed = t->desc.seed,
+        .batch = (uint32_t)t->desc.batch,
+        .tail = t->desc.tail,
+        .shuffle = !t->desc.no_shuffle,
+        .threaded = !dti_worker_of(t) && !dti_serves(t), /* tickets say what is next */
+        .share = dti_trainer_share,
+        .user = t,
+        .share_max = dti_worker_of(t) ? dti_server_worker.rows_max(t) : t->par.desc.batch};
+    if (t->desc.parallel.balance == DT_BALANCE_EQUAL && !dti_worker_of(t)) {
         uint32_t first;
         dti_trainer_share(t, t->par.desc.batch, &first, &d.share_max);
     }

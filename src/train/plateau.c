@@ -27,7 +27,7 @@ static double dti_trainer_lr(const dt_trainer *t, uint64_t step) {
 }
 
 static double dti_trainer_rate(const dt_trainer *t, const dt_step_desc *step) {
-    return t->worker ? 0.0 : dti_optim_lr_at(&t->optim, step->lr, step->step);
+    return dti_worker_of(t) ? 0.0 : dti_optim_lr_at(&t->optim, step->lr, step->step);
 }
 
 static bool dti_plateau_better(const dt_schedule *s, double value, double best) {

@@ -40,13 +40,15 @@ static dt_result dti_shared_write(dt_trainer *t, uint32_t replica, dt_program *p
 static dt_result dti_shared_write_all(dt_trainer *t, uint32_t replica, const dti_shared *x) {
     const dti_replica *r = &t->par.replicas[replica];
     const dti_evaluation *v = &t->evaluation;
-    dt_result result = t->par.pipe ? dti_pipe_share(&t->par, x->node, x->values, x->bytes) : DT_OK;
+    dt_result result =
+        dti_pipe_of(&t->par) ? dti_pipe_share(&t->par, x->node, x->values, x->bytes) : DT_OK;
     for (uint32_t i = 0; i < r->full.count && !result; i++)
         result = dti_shared_write(t, replica, r->full.runs[i].program, x);
     for (uint32_t i = 0; i < r->tail.count && !result; i++)
         result = dti_shared_write(t, replica, r->tail.runs[i].program, x);
     dt_program *p;
-    for (uint32_t i = 0; t->worker && !result && (p = dti_server_worker.program(t, i)) != NULL; i++)
+    for (uint32_t i = 0;
+         dti_worker_of(t) && !result && (p = dti_server_worker.program(t, i)) != NULL; i++)
         result = dti_shared_write(t, replica, p, x);
     if (!result && v->full)
         result = dti_shared_write(t, replica, v->full[replica], x);

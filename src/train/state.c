@@ -118,7 +118,7 @@ static dt_result dti_trainer_state_open(dti_state_file *f) {
 
 /* Whether other ranks have a part of it. */
 static bool dti_state_is_apart(const dt_trainer *t) {
-    return t->par.sharded && dti_shards_span(&t->par);
+    return dti_is_sharded(&t->par) && dti_shards_span(&t->par);
 }
 
 static dt_result dti_state_write_file(dti_state_file *f, const char *path, bool folder, int keep) {
@@ -390,11 +390,11 @@ static dt_result dti_state_spread(dt_trainer *t, const dti_checkpoint *c, dti_st
     }
     par->replicas[0].store->steps = f->words[DTI_STATE_STEP];
     result = dti_agree_result(par, par->mesh.rank == 0 ? dti_state_put(f, c) : DT_OK);
-    if (!result && par->sharded)
+    if (!result && dti_is_sharded(par))
         result = dti_state_moments_spread(t, c, f, piece);
     if (!result)
         result = dti_agree_state(par, piece);
-    if (!result && (par->pipe))
+    if (!result && (dti_pipe_of(par)))
         result = dti_full_given(par);
     if (!result && is_local)
         result = dti_agree_result(par, dti_rounds_spread(t, &local, c, f));

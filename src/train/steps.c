@@ -50,7 +50,7 @@ static dt_result dti_trainer_look(dt_trainer *t) {
     if (!s->written)
         return DT_OK;
     s->written = false;
-    if (t->par.pipe)
+    if (dti_pipe_of(&t->par))
         return dti_full_scatter(&t->par);
     return dti_statistics_load(&t->par.statistics, s);
 }
@@ -68,11 +68,11 @@ static dt_result dti_trainer_step(dt_trainer *t, uint32_t keep, dt_train_report 
     const dti_batch *batch = NULL;
     *used = false;
     DTI_TRY(dti_trainer_goes_on(t));
-    if (t->serves)
+    if (dti_serves(t))
         return dti_fail(
             t->base, DT_ERROR_INVALID,
             "a server's trainer makes no steps itself: call dt_server_run, and workers make them");
-    if (t->worker)
+    if (dti_worker_of(t))
         return dti_server_worker.step(t, r, used);
     const bool wanted = t->par.asked = atomic_exchange(&t->wanted, 0) != 0;
     dt_result own = dti_loader_next(t->loader, &batch);

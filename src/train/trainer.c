@@ -38,7 +38,7 @@ static dt_result dti_trainer_grid(dt_trainer *t) {
 }
 
 static dt_result dti_worker_has_no(const dt_trainer *t, const char *what) {
-    if (!t->worker)
+    if (!dti_worker_of(t))
         return DT_OK;
     return dti_fail(
         t->base, DT_ERROR_INVALID,
@@ -57,10 +57,10 @@ static dt_result dti_trainer_agree(dt_trainer *t) {
 
 static dt_result dti_trainer_build(dt_trainer *t, uint32_t batch_slices) {
     dt_result result =
-        t->par.desc.stages
+        dti_grid_is(&t->par)
             ? dti_pipe_create(&t->par, batch_slices, t->desc.devices, t->desc.threads, t->desc.pin)
             : dti_parallel_build(&t->par, batch_slices, t->bounded ? t->bounds : NULL);
-    if (!result && t->worker)
+    if (!result && dti_worker_of(t))
         result = dti_server_worker.build(t);
     if (!result)
         result = dti_agree_result(&t->par, dti_trainer_loader(t));
@@ -85,7 +85,7 @@ static const char *dti_trainer_launcher(const dt_trainer *t) {
 static const char *dti_trainer_shares(const dti_parallel *par) {
     static const char *const what[] = {"", ", state sharded", ", state and gradients sharded",
                                        ", state, gradients and parameters sharded"};
-    return par->sharded ? what[par->desc.parallel.zero_stage] : "";
+    return dti_is_sharded(par) ? what[par->desc.parallel.zero_stage] : "";
 }
 
 static void dti_trainer_log(const dt_trainer *t) {
@@ -98,7 +98,7 @@ static void dti_trainer_log(const dt_trainer *t) {
                          dt_store_device(t->par.replicas[i].store)->id);
         at += n > 0 && at + (size_t)n < sizeof devices ? (size_t)n : 0;
     }
-    if (!t->par.pipe) /* else each chunk's are logged */
+    if (!dti_pipe_of(&t->par)) /* else each chunk's are logged */
         snprintf(memory, sizeof memory,
                  "; %d buckets of %llu gradient bytes; a replica has %llu bytes of parameters, "
                  "%llu of gradients, %llu of optimizer state%s",
@@ -125,7 +125,7 @@ static void dti_trainer_log(const dt_trainer *t) {
  * parameter has an owner. A CPU's driver
  * text also has its threads, which change nothing. */
 static void dti_trainer_log_mixed(const dt_trainer *t) {
-    for (uint32_t i = 1; i < t->par.job.local && !t->par.sharded; i++) {
+    for (uint32_t i = 1; i < t->par.job.local && !dti_is_sharded(&t->par); i++) {
         const dti_device *a = t->par.replicas[0].store->device,
                          *b = t->par.replicas[i].store->device;
         const bool cpu = a->info.kind == DT_DEVICE_CPU;
@@ -157,7 +157,7 @@ static void dti_trainer_claim(dt_trainer *t) {
 }
 
 static uint32_t dti_trainer_batch_slices(const dt_trainer *t) {
-    if (t->worker)
+    if (dti_worker_of(t))
         return 1;
     return t->desc.parallel.batch_slices ? (uint32_t)t->desc.parallel.batch_slices
                                          : t->par.mesh.data;
@@ -166,7 +166,8 @@ static uint32_t dti_trainer_batch_slices(const dt_trainer *t) {
 static dt_result dti_trainer_make(dt_trainer *t, dt_result own) {
     dti_parallel *par = &t->par;
     DTI_TRY(dti_trainer_count(t, own));
-    DTI_TRY(t->desc.mode == DT_TRAIN_SERVER ? dti_server_worker.open(t) : dti_trainer_agree(t));
+    DTI_TRY(DTI_HAS_SERVER && t->desc.mode == DT_TRAIN_SERVER ? dti_server_worker.open(t)
+                                                              : dti_trainer_agree(t));
     if (t->desc.checkpoint.every_steps)
         DTI_TRY(dti_trainer_folder(t));
     DTI_TRY(dti_trainer_grid(t));                                     /* the same on all ranks */
@@ -179,9 +180,9 @@ static dt_result dti_trainer_make(dt_trainer *t, dt_result own) {
                                                          t->desc.pin, &par->device_team)));
     DTI_TRY(dti_agree_result(par, dti_trainer_start(t)));
     DTI_TRY(dti_agree_with(par, dti_agree_state));
-    if (par->pipe)
+    if (dti_pipe_of(par))
         DTI_TRY(dti_full_given(par));
-    if (t->worker)
+    if (dti_worker_of(t))
         DTI_TRY(dti_server_worker.join(t));
     return dti_trainer_seek(t);
 }
@@ -217,10 +218,10 @@ static dt_result dti_trainer_open(dt_graph *graph, const dt_trainer_desc *desc, 
         dti_round_log(&t->par); /* every round begins with the same bits on all devices */
     else
         dti_trainer_log_mixed(t);
-    if (t->par.pipe)
+    if (dti_pipe_of(&t->par))
         dti_pipe_log(&t->par);
-    for (uint32_t i = 0; t->par.pipe && i < t->par.pipe->device_count; i++)
-        dti_ctx_base(t->par.pipe->devices[i].ctx)->logger = (dt_logger){0};
+    for (uint32_t i = 0; dti_pipe_of(&t->par) && i < dti_pipe_of(&t->par)->device_count; i++)
+        dti_ctx_base(dti_pipe_of(&t->par)->devices[i].ctx)->logger = (dt_logger){0};
     for (uint32_t i = 1; i < t->par.job.local; i++)
         dti_ctx_base(t->par.replicas[i].ctx)->logger = (dt_logger){0};
     *out = t;
@@ -254,7 +255,8 @@ DTI_PUBLIC_VOID(dt_trainer_destroy, (dt_trainer * t), t, DTI_OF(dt_trainer) | DT
     dti_shared_free(t);
     dti_device_team_destroy(t->par.device_team);
     dti_pipe_destroy(&t->par);
-    dti_server_worker.close(t);
+    if (DTI_HAS_SERVER)
+        dti_server_worker.close(t);
     dti_parallel_unbuild(&t->par);
     dti_sync_points_close(&t->par);
     dt_comm_destroy(t->par.shard_comm);
@@ -273,7 +275,7 @@ DTI_PUBLIC_GET(dt_store *, dt_trainer_store, (dt_trainer * t), t, DTI_OF(dt_trai
 
 DTI_PUBLIC(dt_trainer_set_lr, (dt_trainer * t, double lr), t, DTI_OF(dt_trainer), (t, lr)) {
     lr = dti_or(lr, 0.0);
-    if (t->worker)
+    if (dti_worker_of(t))
         return dti_worker_has_no(t, "learning rate");
     if (!dti_optim_lr_fits(&t->optim, lr))
         return dti_fail(t->base, DT_ERROR_INVALID,
@@ -311,7 +313,7 @@ static uint64_t dti_trainer_arena(const dt_store *s, bool units, dti_arena arena
 }
 
 static void dti_trainer_info_pipeline(const dti_parallel *par, dt_trainer_info *info) {
-    const dti_pipe *pipe = par->pipe;
+    const dti_pipe *pipe = dti_pipe_of(par);
     const dti_pipe_device *own = &pipe->devices[0];
     const bool units = dti_pipe_has_units(par);
     info->stages = pipe->chunk_count > 1 ? (int)pipe->chunk_count : 0;
@@ -349,8 +351,8 @@ DTI_PUBLIC_INFO(dt_trainer_get_info, (const dt_trainer *t, dt_trainer_info *info
                               .world_size = (int)par->mesh.world,
                               .local_replicas = (int)par->job.local,
                               .replicas = (int)par->mesh.data,
-                              .batch_slices = t->worker ? t->desc.parallel.batch_slices
-                                                        : (int)par->job.batch_slices,
+                              .batch_slices = dti_worker_of(t) ? t->desc.parallel.batch_slices
+                                                               : (int)par->job.batch_slices,
                               .batch = t->desc.batch,
                               .accumulate = (int)par->desc.parts,
                               .micro_batches = (int)runs->count,
@@ -374,7 +376,7 @@ DTI_PUBLIC_INFO(dt_trainer_get_info, (const dt_trainer *t, dt_trainer_info *info
     info->state_bytes = dti_store_state_bytes(s);
     info->replica_param_bytes = dti_trainer_arena(s, dti_units_are(par), DTI_ARENA_PARAM);
     info->replica_gradient_bytes = dti_trainer_arena(s, dti_units_are(par), DTI_ARENA_GRADIENT);
-    if (par->pipe && par->pipe->device_team) /* it has been made */
+    if (dti_pipe_of(par) && dti_pipe_of(par)->device_team) /* it has been made */
         dti_trainer_info_pipeline(par, info);
     for (uint32_t b = 0; b < par->bucket_count; b++)
         info->gradient_bytes += dti_arena_bytes(par->buckets[b].end - par->buckets[b].begin);

@@ -193,5 +193,11 @@ typedef struct dti_worker_calls {
     dt_result (*step)(dt_trainer *t, dt_train_report *r, bool *used);
 } dti_worker_calls;
 static const dti_worker_calls dti_server_worker;
+static inline void *dti_worker_of(const dt_trainer *t) {
+    return DTI_HAS_SERVER ? t->worker : NULL;
+}
+static inline bool dti_serves(const dt_trainer *t) {
+    return DTI_HAS_SERVER && t->serves;
+}
 /* INVALID: what the servers' trainers have. */
 static dt_result dti_worker_has_no(const dt_trainer *t, const char *what);

@@ -85,10 +85,11 @@ static bool dti_env_meet_pmi(dti_env_reader *r) {
 }
 
 static bool dti_env_meet(dti_env_reader *r, int chosen) {
-    bool by_pmix = chosen == DTI_LAUNCHER_PMIX || chosen == DTI_LAUNCHER_OMPI;
+    const bool here = DTI_HAS_LAUNCHERS;
+    bool by_pmix = here && (chosen == DTI_LAUNCHER_PMIX || chosen == DTI_LAUNCHER_OMPI);
     if (r->desc.world_size == 1)
         return true;
-    if (!strcmp(r->desc.rendezvous, "pmi:"))
+    if (here && !strcmp(r->desc.rendezvous, "pmi:"))
         return dti_env_meet_pmi(r);
     if (r->desc.rendezvous[0])
         return true;
@@ -96,15 +97,15 @@ static bool dti_env_meet(dti_env_reader *r, int chosen) {
         memcpy(r->desc.rendezvous, "pmix:", sizeof "pmix:");
         return true;
     }
-    if (chosen == DTI_LAUNCHER_PMI && dti_env_get(r, "PMI_FD"))
+    if (here && chosen == DTI_LAUNCHER_PMI && dti_env_get(r, "PMI_FD"))
         return dti_env_meet_pmi(r);
-    if (chosen == DTI_LAUNCHER_PET && dti_env_get(r, "PET_MASTER_ADDR") &&
+    if (here && chosen == DTI_LAUNCHER_PET && dti_env_get(r, "PET_MASTER_ADDR") &&
         (dti_env_get(r, "PET_MASTER_PORT") || dti_env_get(r, "DTRAIN_PORT")))
         return dti_env_url(r, "tcp", "PET_MASTER_ADDR", dti_env_get(r, "PET_MASTER_ADDR"),
                            "PET_MASTER_PORT");
-    if (dti_env_has_master(r))
+    if (here && dti_env_has_master(r))
         return dti_env_meet_master(r);
-    if (r->launch[DTI_LAUNCHER_SLURM].complete &&
+    if (here && r->launch[DTI_LAUNCHER_SLURM].complete &&
         !dti_launcher_is_outer(r, chosen, DTI_LAUNCHER_SLURM))
         return dti_env_meet_slurm(r);
     return dti_env_fail(r,
@@ -195,8 +196,8 @@ static const char *dti_env_process_get(void *user, const char *name) {
 DT_API dt_comm_desc dt_comm_desc_from_env(void) {
     const dti_env env = {
         .get = dti_env_process_get,
-        .pmix_loads = dti_pmix_loads,
-        .pmix_job = dti_pmix_job,
+        .pmix_loads = DTI_HAS_LAUNCHERS ? dti_pmix_loads : NULL,
+        .pmix_job = DTI_HAS_LAUNCHERS ? dti_pmix_job : NULL,
         .descriptor_read = dti_descriptor_read,
     };
     return dti_env_read(&env);

@@ -63,7 +63,7 @@ static bool dti_env_read_set(dti_env_reader *r, int id) {
     set->complete = set->rank >= 0 && set->size >= 1;
     if (id == DTI_LAUNCHER_TORCH && set->size > 1 && !r->desc.rendezvous[0])
         set->complete = set->complete && dti_env_has_master(r);
-    if (id == DTI_LAUNCHER_SLURM) {
+    if (DTI_HAS_LAUNCHERS && id == DTI_LAUNCHER_SLURM) {
         uint64_t node = UINT64_MAX;
         const char *tasks = dti_env_get(r, "SLURM_STEP_TASKS_PER_NODE");
         const char *text = dti_env_get(r, "SLURM_NODEID");
@@ -253,6 +253,22 @@ static bool dti_env_forced(dti_env_reader *r, int *forced) {
                dti_env_quote(name).text);
 }
 
+/* Without the other launchers: dtrun's names. A set of another one is an error, but of one process.
+ */
+static bool dti_env_choose_own(dti_env_reader *r, int forced, int *chosen) {
+    if (!dti_env_check_own(r))
+        return false;
+    if (r->launch[DTI_LAUNCHER_DTRAIN].complete)
+        *chosen = DTI_LAUNCHER_DTRAIN;
+    for (int i = DTI_LAUNCHER_DTRAIN + 1; *chosen == DTI_LAUNCHER_COUNT && i < *chosen; i++)
+        if (forced == i || (dti_env_has_some(r, i) && r->launch[i].size != 1))
+            return dti_env_fail(r,
+                                "launched by %s (%s): %s; use dtrun, or set DTRAIN_RANK, "
+                                "DTRAIN_WORLD_SIZE and DTRAIN_RDZV, or DTRAIN_LAUNCHER=none",
+                                dti_launchers[i].name, dti_launchers[i].rank, DTI_OFF(LAUNCHERS));
+    return true;
+}
+
 /* *chosen: DTI_LAUNCHER_COUNT = a single process. */
 static bool dti_env_choose(dti_env_reader *r, int *chosen) {
     int forced;
@@ -264,6 +280,8 @@ static bool dti_env_choose(dti_env_reader *r, int *chosen) {
         if ((forced < 0 || forced == i) && !dti_env_read_set(r, i))
             return false;
     }
+    if (!DTI_HAS_LAUNCHERS)
+        return dti_env_choose_own(r, forced, chosen);
     dti_env_complete_pmix(r);
     if (forced >= 0) {
         *chosen = forced;

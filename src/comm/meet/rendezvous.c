@@ -436,7 +436,7 @@ static void dti_rendezvous_look(dti_rendezvous *r) {
     else {
         /* What was told may be of an earlier group of this job: at a second look it is asked for
          * anew. The launcher can be asked but once. */
-        if (r->place == DTI_MEET_STORE && r->looks > 0)
+        if (DTI_HAS_LAUNCHERS && r->place == DTI_MEET_STORE && r->looks > 0)
             dti_rendezvous_store_get(r, DTI_MIN(dti_now_ns() + DTI_KV_LOOK_NS, r->deadline));
         memcpy(text, r->told, sizeof text);
         dti_rendezvous_parse(r, text);
@@ -516,6 +516,9 @@ static dt_result dti_rendezvous_place(dti_base *base, dti_rendezvous *r) {
                         "rendezvous \"%s\" is not tcp://host:port, tcp://host:port+16 (16 ports), "
                         "file:///path, tcpstore://host:port, pmix: or pmi:N",
                         url);
+    if (!DTI_HAS_LAUNCHERS && (r->place == DTI_MEET_LAUNCHER || r->place == DTI_MEET_STORE))
+        return dti_fail(base, DT_ERROR_UNSUPPORTED, "rendezvous \"%s\": %s", url,
+                        DTI_OFF(LAUNCHERS));
     return DT_OK;
 }
 
@@ -532,12 +535,12 @@ static dt_result dti_rendezvous_meet(dti_base *base, dti_rendezvous *r, uint8_t 
                                      bool *have_key, dti_key_share *share) {
     const dt_comm_desc *d = r->desc;
     const char *host = r->at.host[0] ? r->at.host : NULL;
-    if (r->place == DTI_MEET_LAUNCHER) {
+    if (DTI_HAS_LAUNCHERS && r->place == DTI_MEET_LAUNCHER) {
         DTI_TRY(dti_key_given(base, d, key, have_key));
         return dti_rendezvous_exchange(base, r, key, have_key);
     }
     DTI_TRY(dti_key_load(base, d, host, key, have_key, share));
-    if (r->place == DTI_MEET_STORE)
+    if (DTI_HAS_LAUNCHERS && r->place == DTI_MEET_STORE)
         return d->rank ? dti_rendezvous_store_await(base, r) : dti_rendezvous_store_set(base, r);
     return r->place == DTI_MEET_FILE && !d->rank ? dti_rendezvous_publish(base, r) : DT_OK;
 }

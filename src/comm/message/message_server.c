@@ -533,7 +533,7 @@ static const dti_message_server_calls dti_message_server_table = {
     dti_message_server_wake,   dti_message_server_strangers};
 
 DTI_SEAM const dti_message_server_calls *dti_message_server_calls_of(void) {
-    return &dti_message_server_table;
+    return DTI_HAS_SERVER ? &dti_message_server_table : NULL;
 }
 #endif
 

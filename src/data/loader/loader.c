@@ -372,7 +372,7 @@ static dt_result dti_loader_create(dti_base *base, const dti_loader_desc *desc, 
     dti_cond_init(&l->done);
     dt_result result = dti_rows_open(base, desc->data, desc->pad, &l->rows);
     l->rows.augment.drawn = desc->shuffle && desc->data->weights;
-    l->each = desc->data->sample || l->rows.augments;
+    l->each = desc->data->sample || dti_rows_augment(&l->rows);
     for (int c = 0; c < l->rows.column_count; c++)
         l->each = l->each || l->rows.columns[c].kind == DTI_COLUMN_ONE_HOT;
     if (!result)

@@ -164,6 +164,9 @@ typedef struct dti_rows {
     bool augments;
     dti_augment augment;
 } dti_rows;
+static inline bool dti_rows_augment(const dti_rows *r) {
+    return DTI_HAS_AUGMENT && r->augments;
+}
 
 /* Sample `row` of the set into values[column]. scratch: dti_rows_scratch() bytes, NULL for 0. A
  * failure's text is at s->why. */

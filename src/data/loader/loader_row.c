@@ -104,8 +104,9 @@ static size_t dti_rows_room(const dti_rows *r) {
 }
 
 static size_t dti_rows_scratch(const dti_rows *r) {
-    size_t bytes = r->augments ? dti_rows_room(r) : 0;
-    for (int c = 0; c < r->column_count && r->augments && dti_augment_mixes(&r->augment); c++)
+    size_t bytes = dti_rows_augment(r) ? dti_rows_room(r) : 0;
+    for (int c = 0; c < r->column_count && dti_rows_augment(r) && dti_augment_mixes(&r->augment);
+         c++)
         bytes += dti_rows_column_bytes(r, c);
     return bytes;
 }
@@ -134,7 +135,7 @@ static dt_result dti_rows_mix(const dti_rows *r, const dt_sample *s, void *const
 static dt_result dti_rows_sample(const dti_rows *r, const dt_sample *s, void *const *values,
                                  char *scratch) {
     dt_result result = dti_rows_read(r, s, values);
-    if (result || !r->augments)
+    if (result || !dti_rows_augment(r))
         return result;
     const dti_draw draw = dti_draw_of(&r->augment, s, false);
     dti_augment_run(&r->augment, &draw, values[r->augment.desc.column], (float *)(void *)scratch);
@@ -268,5 +269,7 @@ static dt_result dti_rows_open(dti_base *base, const dt_dataset *data, const int
     for (int c = 0; c < r->column_count; c++)
         dti_loader_column_open(&r->columns[c], &data->columns[c], pad[c]);
     r->augments = data->augment != NULL;
+    if (!DTI_HAS_AUGMENT && r->augments)
+        return dti_fail_off(base, "dt_dataset.augment", DTI_OFF(AUGMENT));
     return r->augments ? dti_augment_open(base, data, &r->augment) : DT_OK;
 }

@@ -228,6 +228,8 @@ static dt_result dti_call_dt_csv_read(dt_csv *csv, const int *columns, int count
 DT_API dt_result dt_csv_read(dt_csv *csv, const int *columns, int count, uint64_t first,
                              uint64_t rows, dt_dtype dtype, void *out) {
     dti_visit visit;
+    if (!DTI_HERE)
+        return dti_fail_off(NULL, __func__, DTI_HERE_OFF);
     DTI_NEED(NULL, csv);
     dti_enter(NULL, &visit, 0, __func__);
     dt_result result = dti_call_dt_csv_read(csv, columns, count, first, rows, dtype, out);

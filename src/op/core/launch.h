@@ -176,11 +176,14 @@ typedef struct dti_kernel_info {
 /* how: the access; over: ITEM or GROUP; then .run and what else there is to say. */
 #define DTI_KERNEL(ID, file, how, over, ...)                                                       \
     _Static_assert(sizeof how - 1 <= DTI_BINDINGS_MAX, "more than every device can bind");         \
-    static const dti_kernel_info dti_kernel_##ID = {.name = #file,                                 \
-                                                    .access = how,                                 \
-                                                    .bindings = sizeof how - 1,                    \
-                                                    .span = DTI_SPAN_##over,                       \
-                                                    __VA_ARGS__}
+    static const dti_kernel_info dti_kernel_##ID = {                                               \
+        .name = #file,                                                                             \
+        .access = how,                                                                             \
+        .bindings = sizeof how - 1,                                                                \
+        .span = DTI_SPAN_##over,                                                                   \
+        DTI_CAT(DTI_KERNEL_ROW_, DTI_HERE)(__VA_ARGS__)}
+#define DTI_KERNEL_ROW_1(...) __VA_ARGS__
+#define DTI_KERNEL_ROW_0(...)
 #define DTI_X(ID) static const dti_kernel_info dti_kernel_##ID;
 DTI_KERNEL_LIST(DTI_X)
 #undef DTI_X

@@ -7,6 +7,9 @@
  * Logarithms of 0 are finite (DTI_CTC_NONE), so that no sum is NaN by itself. There is no second
  * derivative. attr.i: below. What is kept of a sample: shaders/args.h. */
 
+#undef DTI_OPTIONAL
+#define DTI_OPTIONAL(X) X(CTC)
+
 enum { DTI_CTC_BLANK = 0, DTI_CTC_FLAGS = 1 };
 
 /* Sizes of a sample. */
@@ -166,6 +169,8 @@ DT_API dt_tensor dt_ctc_loss(dt_tensor log_p, dt_tensor targets, const dt_ctc_de
     dt_tensor in[3] = {log_p, targets}, part[2], packed, out[DTI_OUTPUTS_MAX];
     const bool lengths = d.steps.graph || d.labels.graph;
     dt_graph *g = log_p.graph;
+    if (!DTI_HERE)
+        return dti_graph_off(g, "dt_ctc_loss", DTI_HERE_OFF);
     DTI_NEED_TENSOR(log_p, "ctc_loss");
     if (lengths && (!dti_ctc_length(g, d.steps, "steps", &part[0]) ||
                     !dti_ctc_length(g, d.labels, "labels", &part[1])))
@@ -398,3 +403,6 @@ DTI_FAMILY(ctc, .shape = dti_ctc_shape, .outputs = dti_ctc_outputs, .grad = dti_
            .labels = dti_ctc_labels);
 
 DTI_FAMILY(ctc_grad, .shape = dti_ctc_grad_shape, .grad = dti_ctc_grad_twice);
+
+#undef DTI_OPTIONAL
+#define DTI_OPTIONAL(X) X(ALWAYS)

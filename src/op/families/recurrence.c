@@ -8,6 +8,9 @@
  * A sample of fewer steps keeps its state behind them, and h is 0 there. There is no second
  * derivative. attr.i: below. */
 
+#undef DTI_OPTIONAL
+#define DTI_OPTIONAL(X) X(RECURRENT)
+
 enum { DTI_RECURRENCE_KIND = 0, DTI_RECURRENCE_FLAGS = 1 };
 enum { DTI_RECURRENCE_Y, DTI_RECURRENCE_LAST_H, DTI_RECURRENCE_LAST_C };
 
@@ -323,3 +326,6 @@ DTI_FAMILY(recurrence, .shape = dti_recurrence_shape, .outputs = dti_recurrence_
 
 DTI_FAMILY_BY(recurrence_grad, recurrence, .shape = dti_recurrence_grad_shape,
               .grad = dti_recurrence_grad_twice, .macs = dti_recurrence_macs);
+
+#undef DTI_OPTIONAL
+#define DTI_OPTIONAL(X) X(ALWAYS)

@@ -19,7 +19,7 @@ static bool dti_graph_has_statistics(const dt_graph *g) {
 /* A device that runs on its own is the whole job. */
 static bool dti_parallel_is_one_device(const dti_parallel *par) {
     const dti_partition *job = &par->job;
-    return !dti_parallel_is_local(par) && !par->pipe && !par->desc.parallel.offload &&
+    return !dti_parallel_is_local(par) && !dti_pipe_of(par) && !par->desc.parallel.offload &&
            par->mesh.world == 1 && job->replicas == 1 && !job->bounds &&
            par->desc.parallel.balance == DT_BALANCE_EQUAL && !par->desc.worker &&
            par->replicas[0].store->device->info.kind != DT_DEVICE_CPU;

@@ -108,11 +108,16 @@ static dt_result dti_action_pass(dti_parallel *par, uint32_t index, const dti_ac
 }
 
 static dti_action_fn *const dti_replica_acts[DTI_ACTION_KINDS] = {
-    [DTI_ACTION_WRITE] = dti_action_write,       [DTI_ACTION_OPEN] = dti_action_open,
-    [DTI_ACTION_FORWARD] = dti_action_forward,   [DTI_ACTION_WEIGHTS] = dti_action_weights,
-    [DTI_ACTION_BACKWARD] = dti_action_backward, [DTI_ACTION_COLLECTIVE] = dti_action_collective,
-    [DTI_ACTION_CLOSE] = dti_action_close,       [DTI_ACTION_ZEROS] = dti_action_zeros,
-    [DTI_ACTION_GATHER] = dti_unit_gather,       [DTI_ACTION_PASS] = dti_action_pass,
+    [DTI_ACTION_WRITE] = dti_action_write,
+    [DTI_ACTION_OPEN] = dti_action_open,
+    [DTI_ACTION_FORWARD] = dti_action_forward,
+    [DTI_ACTION_WEIGHTS] = dti_action_weights,
+    [DTI_ACTION_BACKWARD] = dti_action_backward,
+    [DTI_ACTION_COLLECTIVE] = dti_action_collective,
+    [DTI_ACTION_CLOSE] = dti_action_close,
+    [DTI_ACTION_ZEROS] = dti_action_zeros,
+    [DTI_ACTION_GATHER] = DTI_HAS_ZERO ? dti_unit_gather : NULL,
+    [DTI_ACTION_PASS] = dti_action_pass,
 };
 
 static dt_result dti_replica_act(dti_parallel *par, uint32_t index, const dti_action *a) {

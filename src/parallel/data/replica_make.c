@@ -164,7 +164,8 @@ static dt_result dti_replica_programs(dti_parallel *par, dti_replica *r, dti_run
 }
 
 static const dti_code *dti_parallel_code(const dti_parallel *par) {
-    return par->pipe ? par->pipe->code : dti_program_code(par->replicas[0].full.runs[0].program);
+    return dti_pipe_of(par) ? dti_pipe_of(par)->code
+                            : dti_program_code(par->replicas[0].full.runs[0].program);
 }
 
 /* A gradient arena has a slot for each sum that the replica cannot add up by itself, so it is made
@@ -302,7 +303,7 @@ static dt_result dti_batch_slices_fit(dti_parallel *par, uint32_t batch_slices) 
 
 /* Of devices that run on their own, and wait for each other nowhere between two segments. */
 static bool dti_replicas_are_one_thread(const dti_parallel *par) {
-    bool own = par->job.local > 1 && !par->desc.comm && !par->pipe && !par->sharded &&
+    bool own = par->job.local > 1 && !par->desc.comm && !dti_pipe_of(par) && !dti_is_sharded(par) &&
                !dti_units_are(par) && !dti_parallel_is_local(par) && !par->sync_points.count &&
                par->desc.parallel.balance == DT_BALANCE_EQUAL &&
                par->subtree_bytes + dti_arena_bytes(par->elements) * par->job.local <=

@@ -130,7 +130,7 @@ static dt_result dti_parallel_validate(dti_parallel *par, uint32_t index) {
 }
 
 static dt_result dti_parallel_commit_start(dti_parallel *par, uint32_t index) {
-    DTI_TRY(par->undo ? dti_owners_keep(par, index) : DT_OK);
+    DTI_TRY(DTI_HAS_ZERO && par->undo ? dti_owners_keep(par, index) : DT_OK);
     return dti_program_commit_start(dti_parallel_last(&par->replicas[index]));
 }
 
@@ -141,7 +141,7 @@ static dt_result dti_parallel_commit(dti_parallel *par, uint32_t index) {
 }
 
 static dt_result dti_replicas_publish(dti_parallel *par) {
-    return par->sharded ? dti_owners_gather(par) : DT_OK;
+    return dti_is_sharded(par) ? dti_owners_gather(par) : DT_OK;
 }
 
 static void dti_replicas_report(dti_parallel *par, dti_parallel_result *out) {
@@ -187,11 +187,11 @@ static dt_result dti_parallel_comm_failed(dti_parallel *par, dt_result result) {
     if (!par->replicas || !par->replicas[0].store) /* in the middle of dt_trainer_create */
         return dti_fail(par->base, result, "%s", dt_comm_error(par->desc.comm));
     const bool units =
-        par->pipe ? dti_pipe_has_units(par) : dti_units_are(par) && dti_shards_span(par);
+        dti_pipe_of(par) ? dti_pipe_has_units(par) : dti_units_are(par) && dti_shards_span(par);
     return dti_fail(par->base, result, "%s; %s of step %llu", dt_comm_error(par->desc.comm),
-                    units       ? "other ranks' shards of the parameters are lost; those here are"
-                    : par->pipe ? "the weights here are those"
-                                : "the weights are those",
+                    units ? "other ranks' shards of the parameters are lost; those here are"
+                    : dti_pipe_of(par) ? "the weights here are those"
+                                       : "the weights are those",
                     (unsigned long long)par->replicas[0].store->steps);
 }
 
@@ -224,7 +224,7 @@ static dt_result dti_parallel_partial_commit(dti_parallel *par, dt_result result
 }
 
 static dt_result dti_replicas_partial_commit(dti_parallel *par, dt_result result) {
-    return dti_parallel_partial_commit(par, result, par->sharded && !dti_units_are(par));
+    return dti_parallel_partial_commit(par, result, dti_is_sharded(par) && !dti_units_are(par));
 }
 
 /* What ZeRO-2 and ZeRO-3 share with plain replicas. */

@@ -8,7 +8,8 @@
  * compressed. */
 
 static bool dti_compress_is_on(const dti_parallel *par) {
-    return par->desc.round.compress != DT_COMPRESS_NONE && par->desc.comm && par->mesh.world > 1;
+    return DTI_HAS_LOCAL && par->desc.round.compress != DT_COMPRESS_NONE && par->desc.comm &&
+           par->mesh.world > 1;
 }
 
 static uint64_t dti_compress_kept(const dti_round_desc *d, uint64_t elements) {

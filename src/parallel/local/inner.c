@@ -6,7 +6,7 @@
  * only. */
 
 static bool dti_parallel_is_local(const dti_parallel *par) {
-    return par->desc.round.steps > 0;
+    return DTI_HAS_LOCAL && par->desc.round.steps > 0;
 }
 
 /* ---- how rounds are made */

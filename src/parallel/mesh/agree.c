@@ -106,7 +106,7 @@ static dt_result dti_agree_arena(dti_parallel *par, dti_arena arena, uint64_t fr
 /* Of what all have: not of moments that are sharded. */
 static dt_result dti_agree_hash_of(const dti_parallel *par, dt_store *s, uint64_t *hash) {
     const uint64_t t = DTI_WORD_BYTES * dti_state_t_offset(&s->layout);
-    if (!par->sharded)
+    if (!dti_is_sharded(par))
         return dt_store_state_hash(s, hash);
     DTI_TRY(dt_store_hash(s, hash));
     return dti_store_hash_range(s, DTI_ARENA_STATE, t, dti_state_bytes(&s->layout, 0) - t, hash);
@@ -139,7 +139,8 @@ static void dti_agree_averages(dt_store *s) {
 
 static dt_result dti_agree_state(dti_parallel *par, char *piece) {
     const dt_store *s = par->replicas[0].store;
-    const uint32_t moments = par->sharded ? 0 : s->moments; /* else they are with their owners */
+    const uint32_t moments =
+        dti_is_sharded(par) ? 0 : s->moments; /* else they are with their owners */
     uint64_t steps = s->steps,
              state = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, moments) : 0;
     DTI_TRY(dti_ranks_tell(par, &steps, 1, DT_I64));

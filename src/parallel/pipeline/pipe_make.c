@@ -509,7 +509,7 @@ static void dti_pipe_model_close(dti_parallel *par) {
 }
 
 static void dti_pipe_destroy(dti_parallel *par) {
-    dti_pipe *pipe = par->pipe;
+    dti_pipe *pipe = dti_pipe_of(par);
     if (!pipe)
         return;
     dti_device_team_destroy(pipe->device_team);

@@ -15,7 +15,8 @@
  * gradients, and the same each time that parameters are gathered. */
 
 static bool dti_pipe_has_units(const dti_parallel *par) {
-    return par->desc.parallel.zero_stage >= DT_SHARD_GRADIENTS && par->mesh.data > 1;
+    return DTI_HAS_ZERO && dti_grid_is(par) &&
+           par->desc.parallel.zero_stage >= DT_SHARD_GRADIENTS && par->mesh.data > 1;
 }
 
 static dti_unit_part *dti_pipe_unit_part(const dti_pipe *pipe, const dti_pipe_chunk *chunk) {

@@ -6,7 +6,7 @@
 
 static const dti_strategy *dti_strategy_of(const dti_parallel *par) {
     return par->alone                   ? &dti_alone_strategy
-           : par->pipe                  ? &dti_pipe_strategy
+           : dti_pipe_of(par)           ? &dti_pipe_strategy
            : dti_units_are(par)         ? &dti_units_strategy
            : dti_parallel_is_local(par) ? &dti_inner_strategy
                                         : &dti_replicas_strategy;

@@ -43,7 +43,7 @@ static dt_result dti_full_given(dti_parallel *par) {
 static dt_result dti_full_gather(dti_parallel *par) {
     if (dti_units_are(par))
         return dti_units_show(par);
-    if (!par->whole.old)
+    if (!DTI_HAS_MODEL_PARALLEL || !par->whole.old)
         return DT_OK;
     DTI_TRY(dti_values_gather(par));
     dti_store_unbound(par->replicas[0].store);
@@ -52,6 +52,6 @@ static dt_result dti_full_gather(dti_parallel *par) {
 }
 
 static dt_result dti_full_show(dti_parallel *par) {
-    par->whole.shown = par->whole.shown || par->pipe;
+    par->whole.shown = par->whole.shown || dti_pipe_of(par);
     return dti_full_gather(par);
 }

@@ -4,7 +4,7 @@
 
 static bool dti_pipe_find(const dti_parallel *par, uint32_t replica, uint32_t tensor,
                           uint32_t param, dti_values_place *p) {
-    const dti_pipe *pipe = par->pipe;
+    const dti_pipe *pipe = dti_pipe_of(par);
     const uint32_t node = dti_pipe_node(pipe, par->replicas[0].graph->params[param]),
                    c = pipe->cut.home[node], pipeline = replica * pipe->mesh->tensor + tensor,
                    here = dti_pipeline_of(pipe, pipeline);
@@ -31,7 +31,7 @@ static bool dti_pipe_find(const dti_parallel *par, uint32_t replica, uint32_t te
 }
 
 static dt_result dti_values_given(dti_parallel *par) {
-    dti_pipe *pipe = par->pipe;
+    dti_pipe *pipe = dti_pipe_of(par);
     for (dti_pipe_chunk *chunk = NULL; (chunk = dti_pipe_next(pipe, chunk)) != NULL;) {
         dt_store *s = chunk->store;
         s->steps = par->replicas[0].store->steps;
@@ -63,7 +63,7 @@ static bool dti_owners_find(const dti_parallel *par, uint32_t replica, uint32_t 
 /* ---- all of them */
 
 static dti_values_map dti_values_map_of(const dti_parallel *par) {
-    const dti_pipe *pipe = par->pipe;
+    const dti_pipe *pipe = dti_pipe_of(par);
     if (pipe)
         return (dti_values_map){.find = dti_pipe_find,
                                 .tp = pipe->shared,

@@ -123,8 +123,9 @@ static void dti_owners_part(const dti_parallel *par, dt_store *s, uint32_t part,
 
 static dt_result dti_owners_cut(dti_parallel *par) {
     const uint32_t shards = dti_shards(par);
-    par->sharded = par->desc.parallel.zero_stage && (shards > 1 || par->desc.parallel.offload);
-    if (!par->sharded)
+    par->sharded =
+        DTI_HAS_ZERO && par->desc.parallel.zero_stage && (shards > 1 || par->desc.parallel.offload);
+    if (!dti_is_sharded(par))
         return DT_OK;
     DTI_TRY(dti_shards_check(par));
     par->owners = dti_alloc_array(par->base, (size_t)shards + 1, sizeof *par->owners);
@@ -147,7 +148,7 @@ static dti_values_ranges dti_owners_trained(const dti_parallel *par) {
 static dt_result dti_shards_group(dti_parallel *par) {
     const uint32_t shards = dti_shards(par);
     dt_result result = DT_OK;
-    if (par->shard_comm || !par->sharded || !dti_shards_span(par) ||
+    if (par->shard_comm || !dti_is_sharded(par) || !dti_shards_span(par) ||
         (shards == par->job.replicas && !dti_units_are(par)))
         return DT_OK;
     for (uint32_t first = 0; first < par->job.replicas && !result; first += shards) {
@@ -159,7 +160,7 @@ static dt_result dti_shards_group(dti_parallel *par) {
 }
 
 static dt_result dti_owners_make(dti_parallel *par) {
-    if (!par->sharded || !dti_shards_span(par) || dti_units_are(par))
+    if (!dti_is_sharded(par) || !dti_shards_span(par) || dti_units_are(par))
         return DT_OK;
     const dti_values_ranges trained = dti_owners_trained(par);
     const uint64_t own = dti_values_elements(&trained, dti_owners_here(par));

@@ -107,7 +107,7 @@ static int64_t dti_units_order(const dti_list *list, uint32_t part, bool leave) 
 /* Of a group's part here, for full batches (0) or short ones. */
 static int64_t dti_units_order_of(const dti_parallel *par, uint32_t group, uint32_t part,
                                   uint32_t tail) {
-    const dti_pipe *pipe = par->pipe;
+    const dti_pipe *pipe = dti_pipe_of(par);
     if (!pipe) {
         const dti_replica *r = &par->replicas[part];
         return dti_units_order(tail ? &r->tail.list : &r->full.list, 0,
@@ -120,8 +120,8 @@ static int64_t dti_units_order_of(const dti_parallel *par, uint32_t group, uint3
 
 static dt_result dti_units_differ(dti_parallel *par, uint32_t group) {
     char of[32] = "";
-    if (par->pipe)
-        snprintf(of, sizeof of, " of stage %u", group % par->pipe->chunk_count);
+    if (dti_pipe_of(par))
+        snprintf(of, sizeof of, " of stage %u", group % dti_pipe_of(par)->chunk_count);
     return dti_fail(par->base, DT_ERROR_UNSUPPORTED,
                     ".parallel.zero_stage = %d: replicas%s read parameters in different orders, "
                     "since their devices differ; give all replicas the same devices, or less than "
@@ -136,7 +136,7 @@ static dt_result dti_units_same_order(dti_parallel *par, uint32_t groups) {
     int64_t *own = dti_alloc_array(par->base, 2 * count, sizeof *own);
     dt_result result = dti_agree_result(par, own ? DT_OK : DT_ERROR_MEMORY);
     for (uint32_t g = 0; g < groups && !result; g++) {
-        const dti_units *u = par->pipe ? &par->pipe->stages[g].units : &par->units;
+        const dti_units *u = dti_pipe_of(par) ? &dti_pipe_of(par)->stages[g].units : &par->units;
         for (uint32_t i = 0; i < (u->comm ? 2 * u->part_count : 0); i++) {
             const int64_t order = dti_units_order_of(par, g, i / 2, i % 2);
             bad = i < 2 || own[2 * g + i % 2] == order ? bad : g;

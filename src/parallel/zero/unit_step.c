@@ -15,7 +15,7 @@
  * 128th of G for pairs. Memory: see dt_trainer_desc.parallel.zero_stage. */
 
 static bool dti_units_are(const dti_parallel *par) {
-    return par->sharded && par->desc.parallel.zero_stage >= DT_SHARD_GRADIENTS;
+    return dti_is_sharded(par) && par->desc.parallel.zero_stage >= DT_SHARD_GRADIENTS;
 }
 
 /* What parts here own of a range, to or from host memory in which it begins. */

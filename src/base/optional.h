@@ -1,0 +1,133 @@
+/* What a program can leave out (src/api/config.h), by a macro for each feature, or by DT_LIGHT.
+ * Nothing is cut out of the source: DTI_HAS_SERVER is a constant, the compiler drops what no way
+ * leads to, and a static function that nobody calls is not in the object.
+ *
+ * In dtrain.c DTI_OPTIONAL says whose feature the files after it are. Without that every DTI_PUBLIC
+ * in them is UNSUPPORTED; a public function that is none asks DTI_HERE. */
+
+#ifdef DT_LIGHT
+#undef DT_NO_EXPORT
+#define DT_NO_EXPORT
+#undef DT_NO_SERVER
+#define DT_NO_SERVER
+#undef DT_NO_MODEL_PARALLEL
+#define DT_NO_MODEL_PARALLEL
+#undef DT_NO_ZERO
+#define DT_NO_ZERO
+#undef DT_NO_LOCAL
+#define DT_NO_LOCAL
+#undef DT_NO_LAUNCHERS
+#define DT_NO_LAUNCHERS
+#undef DT_NO_READERS
+#define DT_NO_READERS
+#undef DT_NO_LOG
+#define DT_NO_LOG
+#undef DT_NO_REPORTS
+#define DT_NO_REPORTS
+#undef DT_NO_AUGMENT
+#define DT_NO_AUGMENT
+#undef DT_NO_RECURRENT
+#define DT_NO_RECURRENT
+#undef DT_NO_CTC
+#define DT_NO_CTC
+#endif
+
+#ifdef DT_NO_EXPORT
+#define DTI_HAS_EXPORT 0
+#else
+#define DTI_HAS_EXPORT 1
+#endif
+#ifdef DT_NO_SERVER
+#define DTI_HAS_SERVER 0
+#else
+#define DTI_HAS_SERVER 1
+#endif
+#ifdef DT_NO_MODEL_PARALLEL
+#define DTI_HAS_MODEL_PARALLEL 0
+#else
+#define DTI_HAS_MODEL_PARALLEL 1
+#endif
+#ifdef DT_NO_ZERO
+#define DTI_HAS_ZERO 0
+#else
+#define DTI_HAS_ZERO 1
+#endif
+#ifdef DT_NO_LOCAL
+#define DTI_HAS_LOCAL 0
+#else
+#define DTI_HAS_LOCAL 1
+#endif
+#ifdef DT_NO_LAUNCHERS
+#define DTI_HAS_LAUNCHERS 0
+#else
+#define DTI_HAS_LAUNCHERS 1
+#endif
+#ifdef DT_NO_READERS
+#define DTI_HAS_READERS 0
+#else
+#define DTI_HAS_READERS 1
+#endif
+#ifdef DT_NO_LOG
+#define DTI_HAS_LOG 0
+#else
+#define DTI_HAS_LOG 1
+#endif
+#ifdef DT_NO_REPORTS
+#define DTI_HAS_REPORTS 0
+#else
+#define DTI_HAS_REPORTS 1
+#endif
+#ifdef DT_NO_AUGMENT
+#define DTI_HAS_AUGMENT 0
+#else
+#define DTI_HAS_AUGMENT 1
+#endif
+#ifdef DT_NO_RECURRENT
+#define DTI_HAS_RECURRENT 0
+#else
+#define DTI_HAS_RECURRENT 1
+#endif
+#ifdef DT_NO_CTC
+#define DTI_HAS_CTC 0
+#else
+#define DTI_HAS_CTC 1
+#endif
+
+/* Names that somebody may write for one of them. No compiler reports a macro that nobody asks. */
+#if defined DT_NO_EXPORTS || defined DT_NO_ONNX || defined DT_NO_C || defined DT_NO_SERVERS ||     \
+    defined DT_NO_WORKERS || defined DT_NO_PARALLEL || defined DT_NO_PIPELINE ||                   \
+    defined DT_NO_TENSOR_PARALLEL || defined DT_NO_GOSSIP || defined DT_NO_LOCAL_STEPS ||          \
+    defined DT_NO_LAUNCHER || defined DT_NO_SLURM || defined DT_NO_PMI || defined DT_NO_PMIX ||    \
+    defined DT_NO_READER || defined DT_NO_CSV || defined DT_NO_LOGS ||                             \
+    defined DT_NO_TENSORBOARD || defined DT_NO_PROFILE || defined DT_NO_REPORT ||                  \
+    defined DT_NO_METRICS || defined DT_NO_AUGMENTATION || defined DT_NO_RNN ||                    \
+    defined DT_NO_LSTM || defined DT_NO_RECURRENCE || defined DT_NO_GPU || defined DT_NO_VK ||     \
+    defined DT_NO_TCP || defined DT_NO_MPI || defined DT_NO_NETWORK || defined DT_NO_THREAD ||     \
+    defined DT_NO_AVX || defined DT_NO_AVX2 || defined DT_NO_SIMD || defined DT_LITE
+#define DTI_MISSPELT
+#endif
+/* clang-format off */
+#ifdef DTI_MISSPELT
+#error "dtrain.h: no such option. There are DT_LIGHT, DT_NO_AUGMENT, DT_NO_AVX512, DT_NO_COMM, \
+DT_NO_CTC, DT_NO_EXPORT, DT_NO_LAUNCHERS, DT_NO_LOCAL, DT_NO_LOG, DT_NO_MODEL_PARALLEL, \
+DT_NO_READERS, DT_NO_RECURRENT, DT_NO_REPORTS, DT_NO_SERVER, DT_NO_THREADS, DT_NO_VULKAN, \
+DT_NO_ZERO"
+#endif
+#if !DTI_HAS_READERS && (defined DT_WITH_ZLIB || defined DT_WITH_PNG || defined DT_WITH_JPEG)
+#error "dtrain.h: DT_NO_READERS, or DT_LIGHT, leaves out what DT_WITH_ZLIB, _PNG and _JPEG are for"
+#endif
+/* clang-format on */
+
+/* Why something is refused: DTI_OFF(SERVER). */
+#ifdef DT_LIGHT
+#define DTI_OFF(feature) "dtrain was compiled with DT_LIGHT (DT_NO_" #feature ")"
+#else
+#define DTI_OFF(feature) "dtrain was compiled with DT_NO_" #feature
+#endif
+
+/* A list of one, so that a host's macro of a feature's name stays out. */
+#define DTI_OPTIONAL(X) X(ALWAYS)
+#define DTI_HAS_ALWAYS 1
+#define DTI_HAS(feature) DTI_HAS_##feature
+#define DTI_HERE DTI_OPTIONAL(DTI_HAS)
+#define DTI_HERE_OFF DTI_OPTIONAL(DTI_OFF)
