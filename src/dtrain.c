@@ -199,7 +199,11 @@ DTI_OPTIMIZE_END
 #include "optim/average.c"
 #include "optim/optim.c"
 #include "optim/optim_cpu.c"
+#undef DTI_OPTIONAL
+#define DTI_OPTIONAL(X) X(OPTIMIZERS)
 #include "optim/whole.c"
+#undef DTI_OPTIONAL
+#define DTI_OPTIONAL(X) X(ALWAYS)
 
 /* ---- backend: the boundary; cpu, vulkan */
 #include "backend/backend.h"

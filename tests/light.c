@@ -160,6 +160,17 @@ static void settings(dt_graph *graph, dt_trainer_desc desc) {
     d = desc;
     d.data.augment = &(dt_augment_desc){.noise = 0.1};
     setting(OFF(AUGMENT), "dt_dataset.augment", graph, d);
+    d = desc;
+    d.optim = &(dt_optim_desc){.kind = DT_OPTIM_MUON};
+    setting(OFF(OPTIMIZERS), "dt_optim_desc.kind = 16", graph, d);
+}
+
+static void optimizers(void) {
+    double lr;
+    const dt_optim_desc lamb = {.kind = DT_OPTIM_LAMB};
+    const dt_result result = dt_optim_lr(ctx, &lamb, 1, &lr);
+    check(DTI_HAS_OPTIMIZERS ? !result : result == DT_ERROR_UNSUPPORTED, "LAMB", dt_ctx_error(ctx));
+    is_off(OFF(OPTIMIZERS), "dt_optim_desc.kind = 14", result ? dt_ctx_error(ctx) : "");
 }
 
 static void servers(dt_graph *graph) {
@@ -259,6 +270,7 @@ int main(int argc, char **argv) {
         return 2;
     readers();
     layers();
+    optimizers();
     launchers();
     trains(argc > 1 ? argv[1] : "light.safetensors");
     dt_ctx_destroy(ctx);

@@ -27,6 +27,7 @@
  *   DT_NO_LOG           off       dt_run_log, dt_profile, dt_png_save
  *   DT_NO_REPORTS       off       dt_metric, dt_lr_find, dt_summary, dt_progress_show
  *   DT_NO_AUGMENT       off       dt_dataset.augment
+ *   DT_NO_OPTIMIZERS    off       optimizers other than SGD, Adam and AdamW
  *   DT_NO_RECURRENT     off       LSTM, GRU and RNN
  *   DT_NO_CTC           off       dt_ctc_loss
  *   DT_WITH_OPENSSL     off       add DT_COMM_MAC and DT_COMM_TLS; link with -lssl -lcrypto

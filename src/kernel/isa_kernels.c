@@ -40,9 +40,12 @@
 #define DTI_TAKE_MAP(ID, name, slope) [DTI_U_##ID] = dti_v_map_##name##_avx2,
 #define DTI_TAKE_GRAD(ID, name, slope) [DTI_U_##ID] = dti_v_grad_##name##_avx2,
 #define DTI_TAKE_PAIR(ID, name) [DTI_B_##ID] = dti_v_pair_##name##_avx2,
-#define DTI_TAKE_CONSTANTS(number, ID, name, least, most) [number] = dti_v_constants_##name##_avx2,
-#define DTI_TAKE_UPDATE(number, ID, name, least, most) [number] = dti_v_update_##name##_avx2,
-#define DTI_TAKE_MEASURE(number, ID, name, least, most) [number] = dti_v_measure_##name##_avx2,
+#define DTI_TAKE_CONSTANTS(number, ID, name, least, most)                                          \
+    [number] = DTI_HAS_OPTIM(number) ? dti_v_constants_##name##_avx2 : NULL,
+#define DTI_TAKE_UPDATE(number, ID, name, least, most)                                             \
+    [number] = DTI_HAS_OPTIM(number) ? dti_v_update_##name##_avx2 : NULL,
+#define DTI_TAKE_MEASURE(number, ID, name, least, most)                                            \
+    [number] = DTI_HAS_OPTIM(number) ? dti_v_measure_##name##_avx2 : NULL,
 #define DTI_TAKE_FUNCTION(feature, kind, name)                                                     \
     .name = DTI_HAS_##feature ? dti_##kind##_##name##_avx2 : NULL,
 #define DTI_OWN_MAP(ID, name) .unary[DTI_U_##ID] = dti_v_map_##name##_avx512,
@@ -61,9 +64,12 @@
 #define DTI_ROW_MAP(ID, name, slope) [DTI_U_##ID] = DTI_V(map_##name),
 #define DTI_ROW_GRAD(ID, name, slope) [DTI_U_##ID] = DTI_V(grad_##name),
 #define DTI_ROW_PAIR(ID, name) [DTI_B_##ID] = DTI_V(pair_##name),
-#define DTI_ROW_CONSTANTS(number, ID, name, least, most) [number] = DTI_V(constants_##name),
-#define DTI_ROW_UPDATE(number, ID, name, least, most) [number] = DTI_V(update_##name),
-#define DTI_ROW_MEASURE(number, ID, name, least, most) [number] = DTI_V(measure_##name),
+#define DTI_ROW_CONSTANTS(number, ID, name, least, most)                                           \
+    [number] = DTI_HAS_OPTIM(number) ? DTI_V(constants_##name) : NULL,
+#define DTI_ROW_UPDATE(number, ID, name, least, most)                                              \
+    [number] = DTI_HAS_OPTIM(number) ? DTI_V(update_##name) : NULL,
+#define DTI_ROW_MEASURE(number, ID, name, least, most)                                             \
+    [number] = DTI_HAS_OPTIM(number) ? DTI_V(measure_##name) : NULL,
 #define DTI_ROW_FUNCTION(feature, kind, type, name)                                                \
     .name = DTI_HAS_##feature ? DTI_##kind(name) : NULL,
 /* more: rows that replace others. */

@@ -46,13 +46,21 @@ static double dti_ln_beta(double beta) {
                    "the kind selects the formula");
 DTI_OPTIM_LIST(DTI_X)
 #undef DTI_X
-#define DTI_X(number, ID, name, least, most) [number] = &dti_optim_##name,
+#define DTI_X(number, ID, name, least, most)                                                       \
+    [number] = DTI_HAS_OPTIM(number) ? &dti_optim_##name : NULL,
 static const dti_optim_row *const dti_optim_rows[] = {DTI_OPTIM_LIST(DTI_X)};
 #undef DTI_X
 _Static_assert(DTI_COUNT(dti_optim_rows) == DTI_OPTIM_KINDS, "a row of each kind");
 
 static const dti_optim_row *dti_optim_row_of(dt_optim_kind kind) {
     return (unsigned)kind < DTI_OPTIM_KINDS ? dti_optim_rows[kind] : NULL;
+}
+
+static dt_result dti_optim_here(dti_base *base, const dt_optim_desc *d) {
+    if (!d || DTI_HAS_OPTIM(d->kind) || (unsigned)d->kind >= DTI_OPTIM_KINDS)
+        return DT_OK;
+    return dti_fail(base, DT_ERROR_UNSUPPORTED, "dt_optim_desc.kind = %d: %s", (int)d->kind,
+                    DTI_OFF(OPTIMIZERS));
 }
 
 /* ---- the description */

@@ -52,6 +52,8 @@ typedef struct dti_optim_row {
 } dti_optim_row;
 
 static const dti_optim_row *dti_optim_row_of(dt_optim_kind kind); /* NULL: there is none */
+/* UNSUPPORTED: its kind was left out (base/optional.h). desc: NULL = none. */
+static dt_result dti_optim_here(dti_base *base, const dt_optim_desc *desc);
 /* The update of elements, and its dry pass. */
 static void dti_optim_emit_blocks(const dti_optim_site *site);
 static void dti_optim_emit_shares(const dti_optim_site *site); /* .whole; see whole.c */

@@ -382,6 +382,7 @@ static dt_result dti_program_make(dt_store *store, const dt_program_desc *desc,
                                   uint32_t micro_slots, dt_program **out) {
     const uint32_t step_slots = desc->in_flight == 2 ? 2 : 1;
     *out = NULL;
+    DTI_TRY(dti_optim_here(store->base, desc->optim));
     dt_program *p = dti_program_alloc(store, micro_slots ? micro_slots : step_slots);
     DTI_HAVE(p);
     p->micro_slots = micro_slots > 0;

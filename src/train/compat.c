@@ -109,7 +109,7 @@ static dt_result dti_compat_here(dti_base *base, const dt_trainer_desc *d, uint6
                             DTI_OFF(feature));
     DTI_FEATURES_OPTIONAL(DTI_X)
 #undef DTI_X
-    return DT_OK;
+    return dti_optim_here(base, d->optim);
 }
 
 static dt_result dti_compat_check(dti_base *base, const dt_trainer_desc *d, uint64_t asked) {

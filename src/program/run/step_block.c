@@ -119,6 +119,7 @@ DTI_PUBLIC(dt_optim_lr, (dt_ctx * ctx, const dt_optim_desc *desc, uint64_t step,
     DTI_NEED(base, lr);
     *lr = 0.0;
     DTI_NEED(base, desc);
+    DTI_TRY(dti_optim_here(base, desc));
     const dt_optim_desc d = dti_optim_resolved(desc);
     dti_text problems = dti_text_open(base);
     dti_optim_check(&d, &problems);
