@@ -1,21 +1,29 @@
 #!/bin/sh
-# What ./build.sh platforms calls: tests/platforms.c compiled for each platform, and run by its
-# emulator. One line for each, then a table and the counts. One whose tools are missing skips.
+# What ./build.sh platforms calls: tests/platforms.c compiled for each platform without a warning,
+# and run where something runs it. A table and the counts. One whose tools are missing skips.
 #
-#     tests/scripts/platforms.sh              all that compile in some 20 s
-#     tests/scripts/platforms.sh all          and those that take minutes, in the long form (DTRAIN_TEST_LONG)
+#     tests/scripts/platforms.sh              all that compile in some 20 s of a processor
+#     tests/scripts/platforms.sh all          and those that take longer, in the long form (DTRAIN_TEST_LONG)
 #     tests/scripts/platforms.sh NAME...      these
 set -u
 cd "$(dirname "$0")/../.."
 work=build/platforms
 mkdir -p $work
-quick='windows web wasi arm64 riscv64 armhf i386 musl'
-slow='mingw'
+quick='windows web wasi arm64 riscv64 armhf i386 musl musl_arm64 windows_arm64 macos macos_x86_64
+    freebsd freebsd_arm64 clang19 clang22'
+slow='mingw zig gcc_testing'
+warnings='-Wall -Wextra -Wno-misleading-indentation -Werror'
+export ZIG_GLOBAL_CACHE_DIR="$PWD/$work/zig" ZIG_LOCAL_CACHE_DIR="$PWD/$work/zig"
 case " $* " in *' all '*) DTRAIN_TEST_LONG=1 ;; esac
 plain=-O0 # where only the compiler's target is new, it takes a tenth of the time
 if [ -n "${DTRAIN_TEST_LONG-}" ]; then plain=-O1; fi
 
 have() { command -v "$1" >/dev/null 2>&1; }
+
+# by_zig TARGET: by default zig compiles with UBSan, which takes six times as long.
+by_zig() {
+    compiler="$zig cc" flags="-target $1 -fno-sanitize=undefined" vulkan='' level=-O0 run=nothing
+}
 
 # platform NAME: what its compiler and its emulator are. emulated: takes 50 times as long.
 platform() {
@@ -66,26 +74,43 @@ platform() {
         flags="$flags -isystem /usr/include/x86_64-linux-musl -c" program=$work/$1.o libs= level=-O0
         needs='musl-gcc /usr/include/x86_64-linux-musl/stdio.h'
         ;;
+    musl_arm64) by_zig aarch64-linux-musl && run=qemu-aarch64 emulated=yes ;;
+    windows_arm64) by_zig aarch64-windows-gnu && libs=-lws2_32 program=$work/$1.exe ;;
+    macos) by_zig aarch64-macos ;;
+    macos_x86_64) by_zig x86_64-macos ;;
+    freebsd) by_zig x86_64-freebsd ;;
+    freebsd_arm64) by_zig aarch64-freebsd ;;
+    zig) by_zig x86_64-linux-gnu && flags='-target x86_64-linux-gnu' run= ;;
+    # not static: Vulkan's loader and drivers are libraries
+    clang19 | clang22) compiler=clang-${1#clang} flags=-fuse-ld=lld vulkan= level=$plain ;;
+    gcc_testing) compiler=build/testing/gcc flags=-fuse-ld=lld vulkan= level=$plain ;;
     *) echo "platforms are: $quick $slow, or all" >&2; exit 2 ;;
     esac
 }
 
 # The first thing of the platform that is not there, or nothing.
 missing() {
-    for one in $compiler $needs ${run:+${run%% *}}; do
+    for one in ${compiler%% *} $needs ${run%% *}; do
         case $one in
+        nothing) ;;
         /*) if [ ! -e "$one" ]; then echo "$one"; return; fi ;;
         *) if ! have "$one"; then echo "$one"; return; fi ;;
         esac
     done
 }
 
-now() { date +%s; }
+# Leaves in $spent the processor's seconds of what this process has run since the last call.
+spent() {
+    times >"$work/$name.times"
+    total=$(tail -n 1 "$work/$name.times" | tr ms '  ' | awk '{ print $1 * 60 + $2 + $3 * 60 + $4 }')
+    spent=$(echo "$total ${before:-0}" | awk '{ printf "%.1f", $1 - $2 }')
+    before=$total
+}
 
 build() {
     # shellcheck disable=SC2086 # words are meant
-    "$compiler" $level -w $classes $vulkan -I. -Itests $flags tests/platforms.c -o "$program" $libs ||
-        return 1
+    $compiler $level $warnings $classes $vulkan -I. -Itests $flags tests/platforms.c -o "$program" \
+        $libs || return 1
     if [ "$name" != musl ]; then return 0; fi
     musl-gcc -static "$program" -o $work/musl && program=$work/musl
 }
@@ -100,28 +125,40 @@ execute() {
 
 # one NAME: its line goes to $work/NAME.line: passed, failed or skipped, and what there is to say.
 one() {
-    name=$1
+    name=$1 built=yes
     platform "$name"
     lacks=$(missing)
     if [ -n "$lacks" ]; then
-        echo "skipped|$name|-|-|there is no $lacks: ./build.sh setup platforms installs it"
+        echo "skipped|$name|-|-|there is no $lacks: ./build.sh setup platforms $name installs it"
         return
     fi
-    begun=$(now)
-    if ! build >"$work/$name.log" 2>&1; then
-        echo "FAILED|$name|$(($(now) - begun))|-|it does not compile: $work/$name.log"
+    spent
+    build >"$work/$name.log" 2>&1 || built=no
+    spent
+    compiled=$spent
+    if [ $built = no ]; then
+        echo "FAILED|$name|$compiled|-|it does not compile: $work/$name.log"
         return
     fi
-    built=$(now) status=0
-    execute >"$work/$name.log" 2>&1 || status=$?
+    if [ "$run" = nothing ]; then
+        echo "passed|$name|$compiled|-|compiled and linked"
+        return
+    fi
     result=passed
-    if [ $status != 0 ]; then result=FAILED; fi
-    echo "$result|$name|$((built - begun))|$(($(now) - built))|$(tail -n 1 "$work/$name.log")"
+    execute >"$work/$name.log" 2>&1 || result=FAILED
+    spent
+    echo "$result|$name|$compiled|$spent|$(tail -n 1 "$work/$name.log")"
 }
 
 wine=wine64
 for at in /usr/lib/wine/wine64 /usr/bin/wine64 /usr/bin/wine; do
     if [ -x $at ]; then wine=$at; break; fi
+done
+
+# Of PyPI's ziglang: installed, or in the environment that setup made.
+zig=zig
+for at in build/venv/bin/python-zig python-zig; do
+    if ! have zig && have "$at"; then zig=$at; fi
 done
 
 names=${*:-$quick}
@@ -130,7 +167,7 @@ for name in $names; do platform "$name"; done # before anything takes time
 
 # As many at a time as there are processors; each next one as soon as one is through.
 at_once=$(nproc 2>/dev/null || echo 1)
-export work wine quick slow
+export work wine zig quick slow
 rm -f $work/*.line
 share=0
 while [ $share -lt "$at_once" ]; do
@@ -146,17 +183,17 @@ done
 wait
 
 passed=0 failed=0 skipped=0
-printf '%-8s %-8s %9s %6s  %s\n' '' platform compile,s run,s tests
+printf '%-8s %-13s %9s %6s  %s\n' '' platform compile,s run,s tests
 for name in $names; do
     IFS='|' read -r result _ compiled ran text <"$work/$name.line"
     case $result in
     skipped) echo "skipped $name: $text" ;;
-    *) printf '%-8s %-8s %9s %6s  %s\n' "$result" "$name" "$compiled" "$ran" "$text" ;;
+    *) printf '%-8s %-13s %9s %6s  %s\n' "$result" "$name" "$compiled" "$ran" "$text" ;;
     esac
     case $result in
     passed) passed=$((passed + 1)) ;;
     skipped) skipped=$((skipped + 1)) ;;
-    *) failed=$((failed + 1)); grep -B 8 '^FAILED' "$work/$name.log" | head -n 20 ;;
+    *) failed=$((failed + 1)); grep -B 8 -E '^FAILED|(error|warning):' "$work/$name.log" | head -n 20 ;;
     esac
 done
 echo "$passed passed, $failed failed, $skipped skipped"

@@ -281,6 +281,14 @@ setup_interop() {
     fi
 }
 
+# One version of zig, whose warnings are known: 100 MB.
+setup_zig() {
+    if have zig || have build/venv/bin/python-zig || have python-zig; then return 0; fi
+    if ! python3 -m venv build/venv || ! build/venv/bin/pip install -q ziglang==0.17.1; then
+        say "ziglang cannot be installed from PyPI: what zig compiles for skips"
+    fi
+}
+
 # platform_packages NAME: the compiler, libraries and emulator of another platform.
 platform_packages() {
     packages=
@@ -294,18 +302,27 @@ platform_packages() {
     armhf) packages='qemu-user libc6-dev-armhf-cross libgcc-12-dev-armhf-cross' ;;
     i386) packages='libc6-dev-i386-cross libgcc-12-dev-i386-cross' ;;
     musl) packages=musl-tools ;;
+    musl_arm64) packages='qemu-user python3-venv' ;;
+    windows_arm64 | macos | macos_x86_64 | freebsd | freebsd_arm64 | zig) packages=python3-venv ;;
+    clang19 | clang22) packages=clang-${1#clang} ;;
+    gcc_testing) packages='' ;;
     *) die "setup platforms knows no '$1'" ;;
     esac
     # shellcheck disable=SC2086 # words are meant
     is "what compiles for $1" "$packages" installed $packages
 }
 
-# setup_platforms [NAME...]: some 2 GB for all.
+# setup_platforms [NAME...]: some 3 GB for all.
 setup_platforms() {
-    if [ $# = 0 ]; then set -- windows mingw web wasi arm64 riscv64 armhf i386 musl; fi
+    if [ $# = 0 ]; then
+        set -- windows mingw web wasi arm64 riscv64 armhf i386 musl musl_arm64 windows_arm64 macos \
+            macos_x86_64 freebsd freebsd_arm64 zig clang19 clang22 gcc_testing
+    fi
     needs compiler python clang lld # whose version the others go by
     # shellcheck disable=SC2046 # words are meant
-    needs $(printf 'platform_%s ' "$@")
+    needs $(printf 'platform_%s ' "$@" | sed 's/platform_clang/- &/') # not all of Debian's have these
+    case " $* " in *_arm64\ * | *macos* | *freebsd* | *zig\ *) setup_zig ;; esac
+    case " $* " in *gcc_testing*) sh tools/shared/gcc_testing.sh || say 'gcc_testing will skip' ;; esac
 }
 
 tests_optional='lavapipe loader swiftshader validation vulkan_header clang cxx locales cmake pkg_config
