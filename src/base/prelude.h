@@ -57,6 +57,7 @@
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wunused-function"
 #pragma clang diagnostic ignored "-Wunused-parameter"
+#pragma clang diagnostic ignored "-Wignored-pragmas" /* some CPUs have no float_control */
 #pragma float_control(push)
 #pragma float_control(precise, on)
 #pragma clang fp contract(off) reassociate(off)

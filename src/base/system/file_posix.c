@@ -219,6 +219,7 @@ static bool dti_file_is_none(const char *path) {
  * go, as when a file is written in place; lists of rights and other attributes are not taken over.
  */
 static void dti_file_give(int descriptor, const char *path, const dti_file_rights *rights) {
+#ifndef __wasi__ /* which has no users */
     unsigned mode = rights->mode;
 #if DTI_POSIX_2008
     struct stat now = {0};
@@ -228,10 +229,11 @@ static void dti_file_give(int descriptor, const char *path, const dti_file_right
         (fstat(descriptor, &now) != 0 || now.st_gid != group))
         mode &= ~070u | (mode & 07u) << 3;
     (void)fchmod(descriptor, (mode_t)mode);
-#elif !defined __wasi__ /* which has no users; elsewhere by name */
+#else /* by name */
     if (chown(path, rights->owner, rights->group) != 0)
         mode &= ~070u | (mode & 07u) << 3;
     (void)chmod(path, (mode_t)mode);
+#endif
 #endif
 }
 
