@@ -104,7 +104,34 @@ no_comm_test() {
     fi
 }
 
+# Without features (base/optional.h): all of them, or a set of the day, which a failure names.
+# DTRAIN_DRAW=N: that of day N.
+day=${DTRAIN_DRAW:-$(($(date +%s) / 86400))}
+features_of_the_day() {
+    sed -n 's/^#ifdef \(DT_NO_.*\)/-D\1/p' src/base/optional.h |
+        awk -v seed="$day" 'BEGIN { srand(seed) } rand() < 0.5'
+}
+
+# light_test NAME FLAGS...: what remains trains, to the bits of the test before it.
+light_test() {
+    test=$1
+    shift
+    wanted "$test" || return 0
+    "$quickest" -O0 -I. "$@" tests/scripts/light.c -o $work/light -lm -ldl -lpthread >$work/light.log 2>&1 ||
+        { fail "$test" "does not build: $*" $work/light.log; return 0; }
+    $work/light $work/light.safetensors >$work/light.out 2>$work/light.log ||
+        { fail "$test" "exit status $?: DTRAIN_DRAW=$day, $*" $work/light.log; return 0; }
+    [ -e $work/light.first ] || cp $work/light.out $work/light.first
+    if cmp -s $work/light.out $work/light.first; then pass; else
+        fail "$test" "learns something else: $*" $work/light.out
+    fi
+}
+
 no_comm_test
+rm -f $work/light.first
+light_test without_its_features_dtrain_trains_and_refuses_them -DDT_LIGHT
+# shellcheck disable=SC2046 # words are meant
+light_test without_features_of_the_day_dtrain_trains_and_refuses_them $(features_of_the_day)
 app_test app_in_an_empty_folder_builds_and_learns "${CC:-cc}" app.c -lm -ldl -lpthread
 app_test app_without_vulkan_builds_and_learns "$quickest" -DDT_NO_VULKAN app.c -lm -lpthread
 link_test
