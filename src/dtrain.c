@@ -224,6 +224,7 @@ DTI_OPTIMIZE_END
 #include "backend/vulkan/device/icd.c"
 #include "backend/vulkan/device/load.c"
 #include "backend/vulkan/device/vk_memory.c"
+#include "backend/vulkan/pipeline/spills.c"
 #include "backend/vulkan/pipeline/tune.c"
 #include "backend/vulkan/pipeline/qualify.c"
 #include "backend/vulkan/pipeline/self_test.c"

@@ -109,6 +109,7 @@ static bool harness_fails(unsigned rank, unsigned device, unsigned action) {
 #include "vulkan/test_vulkan_qualify.c"
 #include "vulkan/test_in_flight.c"
 #include "vulkan/test_vulkan_self_test.c"
+#include "vulkan/test_vulkan_spills.c"
 #include "unit/test_frame.c"
 #include "unit/test_concurrent.c"
 #include "vulkan/test_host_copy.c"

@@ -43,6 +43,9 @@ static struct stub {
     uint64_t groups_most; /* of workgroups in one submission */
     uint64_t copies;      /* between buffers, in the latest submission */
     stub_answer answer;
+    /* What it reports of a pipeline: a statistic's name, and its value. NULL: it fails. */
+    const char *statistic;
+    uint64_t (*value)(dti_VkPipeline pipeline);
     _Atomic uint64_t held; /* objects that are alive: several threads make pipelines */
     char *log; /* what is recorded: 'd' for a dispatch, 'b' for a barrier; NULL: nobody asks */
     size_t logged, log_room;
@@ -140,6 +143,27 @@ static dti_VkResult DTI_VKAPI stub_CreateComputePipelines(
     for (uint32_t i = 0; i < count; i++)
         out[i] = (dti_VkPipeline)stub_make(0);
     STUB_DONE(CreateComputePipelines);
+}
+
+static dti_VkResult DTI_VKAPI stub_GetPipelineExecutablePropertiesKHR(
+    dti_VkDevice device, const dti_VkPipelineInfoKHR *info, uint32_t *count, void *properties) {
+    (void)device, (void)info, (void)properties;
+    *count = 1;
+    STUB_DONE(GetPipelineExecutablePropertiesKHR);
+}
+
+static dti_VkResult DTI_VKAPI stub_GetPipelineExecutableStatisticsKHR(
+    dti_VkDevice device, const dti_VkPipelineExecutableInfoKHR *info, uint32_t *count,
+    dti_VkPipelineExecutableStatisticKHR *list) {
+    (void)device;
+    stub.calls[STUB_GetPipelineExecutableStatisticsKHR]++;
+    if (!stub.statistic)
+        return DTI_VK_ERROR_OUT_OF_HOST_MEMORY;
+    *count = 1;
+    list[0].format = DTI_VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_UINT64_KHR;
+    snprintf(list[0].name, sizeof list[0].name, "%s", stub.statistic);
+    list[0].value.u64 = stub.value(info->pipeline);
+    return (dti_VkResult)0;
 }
 
 static dti_VkResult DTI_VKAPI stub_AllocateCommandBuffers(

@@ -343,7 +343,7 @@ TEST(a_variant_that_is_right_and_slow_is_not_used_here_or_in_a_later_run) {
     CHECK(judged->verdict == DTI_VK_UNCHECKED && judged->chosen == 1);
     qualify_open_choice(blob, bytes, DT_KERNEL_CHECK_ONCE, 1);
     qualify_open_choice(blob, bytes, DT_KERNEL_CHECK_ALWAYS, 0);
-    tune_try_others(blob, bytes, part + 6, '3' ^ '2'); /* its version */
+    tune_try_others(blob, bytes, part + 6, '4' ^ '2'); /* its version */
     tune_try_others(blob, bytes, part + offsetof(dti_vk_cache_header, identity), 1);
     tune_try_others(blob, bytes, bytes - sizeof *judged, 1); /* damaged */
     free(blob);

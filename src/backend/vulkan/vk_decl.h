@@ -42,12 +42,16 @@ typedef enum dti_VkStructureType {
     DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES = 1000168000,
     DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT = 1000237000,
     DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2 = 1000059006,
+    DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_EXECUTABLE_PROPERTIES_FEATURES_KHR = 1000269000,
     DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2 = 1000059001,
     DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES = 1000082000,
     DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES = 1000094000,
     DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES = 1000207000,
     DTI_VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO = 17,
     DTI_VK_STRUCTURE_TYPE_PIPELINE_CREATION_FEEDBACK_CREATE_INFO = 1000192000,
+    DTI_VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INFO_KHR = 1000269003,
+    DTI_VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_STATISTIC_KHR = 1000269004,
+    DTI_VK_STRUCTURE_TYPE_PIPELINE_INFO_KHR = 1000269001,
     DTI_VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO = 30,
     DTI_VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO = 18,
     DTI_VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO = 11,
@@ -527,6 +531,11 @@ typedef struct dti_VkPhysicalDeviceMemoryProperties2 {
     void *pNext;
     dti_VkPhysicalDeviceMemoryProperties memoryProperties;
 } dti_VkPhysicalDeviceMemoryProperties2;
+typedef struct dti_VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR {
+    dti_VkStructureType sType;
+    void *pNext;
+    dti_VkBool32 pipelineExecutableInfo;
+} dti_VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR;
 typedef enum dti_VkPhysicalDeviceType {
     DTI_VK_PHYSICAL_DEVICE_TYPE_CPU = 4,
     DTI_VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU = 2,
@@ -594,6 +603,36 @@ typedef struct dti_VkPipelineCreationFeedbackCreateInfo {
     uint32_t pipelineStageCreationFeedbackCount;
     dti_VkPipelineCreationFeedback *pPipelineStageCreationFeedbacks;
 } dti_VkPipelineCreationFeedbackCreateInfo;
+typedef struct dti_VkPipelineExecutableInfoKHR {
+    dti_VkStructureType sType;
+    const void *pNext;
+    dti_VkPipeline pipeline;
+    uint32_t executableIndex;
+} dti_VkPipelineExecutableInfoKHR;
+typedef enum dti_VkPipelineExecutableStatisticFormatKHR {
+    DTI_VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_INT64_KHR = 1,
+    DTI_VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_UINT64_KHR = 2,
+    DTI_VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_KHR_MAX_ENUM = 0x7fffffff
+} dti_VkPipelineExecutableStatisticFormatKHR;
+typedef union dti_VkPipelineExecutableStatisticValueKHR {
+    dti_VkBool32 b32;
+    int64_t i64;
+    uint64_t u64;
+    double f64;
+} dti_VkPipelineExecutableStatisticValueKHR;
+typedef struct dti_VkPipelineExecutableStatisticKHR {
+    dti_VkStructureType sType;
+    void *pNext;
+    char name[256];
+    char description[256];
+    dti_VkPipelineExecutableStatisticFormatKHR format;
+    dti_VkPipelineExecutableStatisticValueKHR value;
+} dti_VkPipelineExecutableStatisticKHR;
+typedef struct dti_VkPipelineInfoKHR {
+    dti_VkStructureType sType;
+    const void *pNext;
+    dti_VkPipeline pipeline;
+} dti_VkPipelineInfoKHR;
 typedef struct dti_VkPushConstantRange {
     dti_VkFlags stageFlags;
     uint32_t offset;
@@ -837,6 +876,11 @@ typedef void (DTI_VKAPI *dti_PFN_vkGetPhysicalDeviceQueueFamilyProperties)(
     dti_VkQueueFamilyProperties *pQueueFamilyProperties);
 typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkGetPipelineCacheData)(dti_VkDevice device,
     dti_VkPipelineCache pipelineCache, size_t *pDataSize, void *pData);
+typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkGetPipelineExecutablePropertiesKHR)(dti_VkDevice device,
+    const dti_VkPipelineInfoKHR *pPipelineInfo, uint32_t *pExecutableCount, void *pProperties);
+typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkGetPipelineExecutableStatisticsKHR)(dti_VkDevice device,
+    const dti_VkPipelineExecutableInfoKHR *pExecutableInfo, uint32_t *pStatisticCount,
+    dti_VkPipelineExecutableStatisticKHR *pStatistics);
 typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkGetQueryPoolResults)(dti_VkDevice device,
     dti_VkQueryPool queryPool, uint32_t firstQuery, uint32_t queryCount, size_t dataSize,
     void *pData, dti_VkDeviceSize stride, dti_VkFlags flags);
@@ -872,6 +916,7 @@ enum {
     DTI_VK_MEMORY_PROPERTY_HOST_CACHED_BIT = 0x00000008,
     DTI_VK_MEMORY_PROPERTY_HOST_COHERENT_BIT = 0x00000004,
     DTI_VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT = 0x00000002,
+    DTI_VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR = 0x00000040,
     DTI_VK_PIPELINE_CREATION_FEEDBACK_APPLICATION_PIPELINE_CACHE_HIT_BIT = 0x00000002,
     DTI_VK_PIPELINE_CREATION_FEEDBACK_VALID_BIT = 0x00000001,
     DTI_VK_QUERY_RESULT_64_BIT = 0x00000001,
@@ -939,6 +984,8 @@ enum {
     X(GetDeviceQueue) \
     X(GetFenceStatus) \
     X(GetPipelineCacheData) \
+    X(GetPipelineExecutablePropertiesKHR) \
+    X(GetPipelineExecutableStatisticsKHR) \
     X(GetQueryPoolResults) \
     X(MapMemory) \
     X(QueueSubmit) \

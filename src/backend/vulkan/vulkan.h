@@ -20,6 +20,7 @@
  *   prune.c        and without what they leave unreachable
  *   pipeline.c     compiles and keeps pipelines
  *   grid.c         how a launch is laid out in workgroups
+ *   spills.c       whether registers suffice here
  *   tune.c         which variant of a kernel is the fastest here
  *   qualify.c      whether a fast variant is right here
  *   self_test.c    whether the device computes at all

@@ -273,8 +273,11 @@ static dt_result dti_vk_device_make(dti_vk_device *device) {
         .queueCount = 1,
         .pQueuePriorities = &priority,
     };
-    const char *enabled[3];
+    const char *enabled[4];
     uint32_t count = 0;
+    dti_VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR statistics = {
+        .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_EXECUTABLE_PROPERTIES_FEATURES_KHR,
+        .pipelineExecutableInfo = DTI_VK_TRUE};
     dti_VkDeviceCreateInfo info = {
         .sType = DTI_VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
         .queueCreateInfoCount = 1,
@@ -289,12 +292,20 @@ static dt_result dti_vk_device_make(dti_vk_device *device) {
     device->feedback = dti_vk_has(in, device->physical, NULL, DTI_VK_FEEDBACK);
     if (device->feedback)
         enabled[count++] = DTI_VK_FEEDBACK;
+    device->statistics =
+        device->head.info.kind != DT_DEVICE_SOFTWARE && dti_vk_has_statistics(in, device->physical);
+    if (device->statistics) {
+        enabled[count++] = DTI_VK_STATISTICS;
+        info.pNext = &statistics;
+    }
     info.enabledExtensionCount = count;
     dti_VkResult made = in->vk.CreateDevice(device->physical, &info, NULL, &device->handle);
     if (made)
         device->handle = NULL;
     DTI_TRY(dti_vk_check(device, made, "opening the device"));
     DTI_TRY(dti_vk_load_device(device));
+    device->statistics = device->statistics && device->vk.GetPipelineExecutablePropertiesKHR &&
+                         device->vk.GetPipelineExecutableStatisticsKHR;
     device->vk.GetDeviceQueue(device->handle, device->family, 0, &device->queue);
     return DT_OK;
 }

@@ -64,9 +64,11 @@ typedef struct dti_vk_memory {
 typedef struct dti_vk_pipeline {
     uint32_t kernel, variant, local, spec[4];
     dti_VkPipeline handle;
-    /* While it is made: its module; what the driver said; whether it had it in its cache. */
+    /* While it is made: its module; what the driver said; whether it had it in its cache. sums: of
+     * an invocation, where the driver is to say whether they spill. */
     uint32_t *words;
     dti_VkResult result;
+    uint32_t sums;
     bool cached;
 } dti_vk_pipeline;
 
@@ -116,6 +118,7 @@ struct dti_vk_device {
     bool direct;   /* IN is: the host writes it where the device reads it */
     bool lost;
     bool feedback;       /* the driver tells whether a pipeline was in its cache */
+    bool statistics;     /* and what it made of a pipeline (spills.c) */
     double flops_per_ms; /* that it makes at least, of kernels that fill it badly */
     double bytes_per_ms; /* that it reads and writes at least, of those that compute little */
     uint64_t stamp_mask; /* the bits of the queue's clock; 0: it has none */
@@ -140,6 +143,10 @@ struct dti_vk_device {
     uint8_t verdicts[DTI_K_COUNT][DTI_VK_VARIANTS_MAX]; /* dti_vk_verdict */
     /* Who makes the launches that a variant is meant for, and 1; 0: that was not asked yet. */
     uint8_t chosen[DTI_K_COUNT][DTI_VK_VARIANTS_MAX];
+    /* Of which variants, as bits, the driver was asked for spills; the most sums of an invocation
+     * after such a report, 0: there was none. */
+    uint16_t asked[DTI_K_COUNT];
+    uint32_t sums;
     dti_vk_forcing forcing;
     /* Runs a segment of a program that is made for timing and says how long it took; tests put
      * another in its place. */
@@ -181,6 +188,10 @@ static dt_result dti_vk_memory_read(dti_memory *memory, uint64_t offset, void *d
 static uint32_t dti_vk_grid_variant(const dti_launch *launch, const dti_grid_device *device);
 /* dti_grid_device.sums, of a device that is not software: what vendors say of their registers. */
 static uint32_t dti_vk_grid_sums(uint32_t vendor_id, uint32_t device_id);
+/* Those of an invocation of a variant. */
+#define DTI_VK_SUMS_MOST 64
+static uint32_t dti_vk_grid_sums_of(uint32_t kernel, uint32_t variant, const uint32_t spec[4],
+                                    const dti_grid_device *device);
 static void dti_vk_spec_of(const dti_launch *launch, uint32_t variant,
                            const dti_grid_device *device, uint32_t spec[4]);
 static uint32_t dti_vk_grid_local(uint32_t kernel, uint32_t variant, const dti_grid_device *device);
@@ -189,6 +200,12 @@ static uint32_t dti_vk_grid_local_of(const dti_launch *launch, uint32_t variant,
                                      const dti_grid_device *device);
 static uint64_t dti_vk_groups_of(const dti_launch *launch, const uint32_t spec[4], uint32_t variant,
                                  uint32_t local);
+
+/* ---- spills.c */
+#define DTI_VK_STATISTICS "VK_KHR_pipeline_executable_properties"
+static bool dti_vk_has_statistics(dti_vk_instance *in, dti_VkPhysicalDevice physical);
+static void dti_vk_spills_mark(dti_vk_device *device, dti_vk_pipeline *p);
+static void dti_vk_spills_read(dti_vk_device *device, const dti_vk_pipeline *p);
 
 /* ---- pipeline.c */
 static dt_result dti_vk_layouts_create(dti_vk_device *device); /* and the pipeline cache */

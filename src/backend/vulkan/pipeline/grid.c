@@ -17,6 +17,18 @@ static uint32_t dti_vk_grid_sums(uint32_t vendor_id, uint32_t device_id) {
     return 0;
 }
 
+/* The least budget that holds them, of a variant without `fits` none. */
+static uint32_t dti_vk_grid_sums_of(uint32_t kernel, uint32_t variant, const uint32_t spec[4],
+                                    const dti_grid_device *device) {
+    const dti_kernel_info *info = dti_kernel_info_of(kernel);
+    dti_grid_device few = *device;
+    if (!variant || !info->fits)
+        return info->sums_by ? 8 * spec[info->sums_by] : 0;
+    for (few.sums = 1; few.sums < DTI_VK_SUMS_MOST && !info->fits(variant, &few);)
+        few.sums *= 2;
+    return few.sums;
+}
+
 static uint32_t dti_vk_grid_variant(const dti_launch *launch, const dti_grid_device *device) {
     const dti_kernel_info *kernel = dti_kernel_info_of(launch->kernel);
     return kernel->variant && !device->portable ? kernel->variant(launch, device) : 0;

@@ -11,7 +11,7 @@
 #define DTI_VK_CACHE_MAGIC 0x6331656863617674ull /* also refuses the other byte order */
 /* The digit in the middle is the version of what verdicts say: another when a verdict, or what is
  * timed for it, gets another meaning. One of another version is passed over. */
-#define DTI_VK_VERDICTS_MAGIC 0x6333746369646576ull
+#define DTI_VK_VERDICTS_MAGIC 0x6334746369646576ull
 #define DTI_VK_VERDICTS_VERSION 0x00ff000000000000ull
 
 typedef struct dti_vk_cache_header {
@@ -204,11 +204,12 @@ static void dti_vk_layouts_destroy(dti_vk_device *device) {
 static dti_grid_device dti_vk_grid_device(const dti_vk_device *device) {
     const dt_device_info *info = &device->head.info;
     const bool software = info->kind == DT_DEVICE_SOFTWARE;
+    const uint32_t sums =
+        device->sums ? device->sums : dti_vk_grid_sums(info->vendor_id, info->device_id);
     return (dti_grid_device){.invocations_max = info->workgroup_invocations,
                              .shared_bytes = info->shared_bytes,
                              .subgroup = info->subgroup_size,
-                             .sums =
-                                 software ? 0 : dti_vk_grid_sums(info->vendor_id, info->device_id),
+                             .sums = software ? 0 : sums,
                              .portable = device->instance->options.no_fast,
                              .software = software};
 }
@@ -264,6 +265,7 @@ static void dti_vk_pipeline_compile(const dti_vk_device *device, dti_vk_pipeline
     dti_VkComputePipelineCreateInfo info = {
         .sType = DTI_VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
         .pNext = device->feedback ? &feedback : NULL,
+        .flags = p->sums ? DTI_VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR : 0,
         .stage = {.sType = DTI_VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
                   .stage = DTI_VK_SHADER_STAGE_COMPUTE_BIT,
                   .pName = "main"},
@@ -299,6 +301,8 @@ static dt_result dti_vk_pipelines_take(dti_vk_device *device, dt_result result) 
         if (!result)
             result = dti_vk_check(device, p.result, dti_vk_shader_of(p.kernel, p.variant)->name);
         device->made.cached += p.cached;
+        if (p.handle && p.sums)
+            dti_vk_spills_read(device, &p);
         if (p.handle)
             device->pipelines[kept++] = p;
     }
@@ -317,6 +321,7 @@ static dt_result dti_vk_pipelines_make(dti_vk_device *device, dt_result result) 
     const uint64_t begin = dti_now_ns();
     for (size_t i = device->pipeline_ready; i < device->pipeline_count && !result; i++) {
         dti_vk_pipeline *p = &device->pipelines[i];
+        dti_vk_spills_mark(device, p);
         result = dti_vk_shader_words(device->head.base, dti_vk_shader_of(p->kernel, p->variant),
                                      &p->words);
     }

@@ -160,34 +160,37 @@ static uint32_t dti_vk_allowed(dti_vk_device *device, uint32_t kernel, uint32_t 
 /* ---- For a later run ------------------------------------------------------------------------- */
 
 typedef struct dti_vk_judged {
-    uint32_t fast, all; /* CRC32C of the packed modules: this one's, and all of the kernel */
+    /* CRC32C of the packed modules: this one's, and all of the kernel, after its name. */
+    uint32_t fast, all;
     uint32_t variant, verdict, chosen;
+    uint32_t sums; /* 0: not asked for spills; else 1, and the device's, by eights */
 } dti_vk_judged;
 
 static dti_vk_judged dti_vk_judged_of(const dti_vk_device *device, const dti_vk_shader *shader) {
-    uint32_t all = 0;
+    const char *name = dti_kernel_info_of(shader->kernel)->name;
+    uint32_t all = dti_crc32c(0, name, strlen(name));
     for (uint32_t v = 0; v < DTI_VK_VARIANTS_MAX; v++) {
         const dti_vk_shader *other = dti_vk_shader_of(shader->kernel, v);
         all = other ? dti_crc32c(all, other->packed, other->packed_bytes) : all;
     }
-    return (dti_vk_judged){.fast = dti_crc32c(0, shader->packed, shader->packed_bytes),
-                           .all = all,
-                           .variant = shader->variant,
-                           .verdict = device->verdicts[shader->kernel][shader->variant],
-                           .chosen = device->chosen[shader->kernel][shader->variant]};
+    return (dti_vk_judged){
+        .fast = dti_crc32c(0, shader->packed, shader->packed_bytes),
+        .all = all,
+        .variant = shader->variant,
+        .verdict = device->verdicts[shader->kernel][shader->variant],
+        .chosen = device->chosen[shader->kernel][shader->variant],
+        .sums = device->asked[shader->kernel] >> shader->variant & 1 ? 1 + device->sums / 8 : 0};
 }
 
 static size_t dti_vk_verdicts_write(const dti_vk_device *device, void *out) {
     size_t bytes = 0;
     for (size_t i = 0; i < DTI_COUNT(dti_vk_shaders); i++) {
         const dti_vk_shader *shader = &dti_vk_shaders[i];
-        if (!shader->variant || !(device->verdicts[shader->kernel][shader->variant] |
-                                  device->chosen[shader->kernel][shader->variant]))
+        const dti_vk_judged judged = dti_vk_judged_of(device, shader);
+        if (!(judged.verdict | judged.chosen | judged.sums))
             continue;
-        if (out) {
-            const dti_vk_judged judged = dti_vk_judged_of(device, shader);
+        if (out)
             memcpy((char *)out + bytes, &judged, sizeof judged);
-        }
         bytes += sizeof(dti_vk_judged);
     }
     return bytes;
@@ -196,15 +199,18 @@ static size_t dti_vk_verdicts_write(const dti_vk_device *device, void *out) {
 static void dti_vk_verdicts_read(dti_vk_device *device, const void *data, size_t bytes) {
     for (size_t i = 0; i < DTI_COUNT(dti_vk_shaders); i++) {
         const dti_vk_shader *shader = &dti_vk_shaders[i];
-        const dti_vk_judged mine =
-            shader->variant ? dti_vk_judged_of(device, shader) : (dti_vk_judged){0};
-        for (size_t at = 0; shader->variant && at + sizeof mine <= bytes; at += sizeof mine) {
+        const dti_vk_judged mine = dti_vk_judged_of(device, shader);
+        for (size_t at = 0; at + sizeof mine <= bytes; at += sizeof mine) {
             dti_vk_judged judged;
             memcpy(&judged, (const char *)data + at, sizeof judged);
             if (judged.fast != mine.fast || judged.all != mine.all ||
                 judged.variant != mine.variant || judged.verdict >= DTI_VK_VERDICTS ||
-                judged.chosen > DTI_VK_VARIANTS_MAX)
+                judged.chosen > DTI_VK_VARIANTS_MAX || judged.sums > DTI_VK_SUMS_MOST / 8)
                 continue;
+            if (judged.sums) {
+                device->asked[shader->kernel] |= (uint16_t)(1u << shader->variant);
+                device->sums = 8 * (judged.sums - 1);
+            }
             device->verdicts[shader->kernel][shader->variant] = (uint8_t)judged.verdict;
             device->chosen[shader->kernel][shader->variant] = (uint8_t)judged.chosen;
             if (judged.verdict == DTI_VK_STRUCK)

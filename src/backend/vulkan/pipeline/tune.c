@@ -67,15 +67,17 @@ static dt_result dti_vk_tune_exec(dti_vk_tuning *t, uint32_t which) {
     return result;
 }
 
-/* What the driver cannot compile is out of the race. */
+/* What the driver cannot compile, or not without spills, is out of the race. */
 static dt_result dti_vk_tune_execs(dti_vk_tuning *t, uint32_t kernel) {
     dt_result result = DT_OK;
     for (uint32_t i = 0; i < t->race->count && !result; i++) {
         const uint32_t variant = t->race->variant[i];
         result = dti_vk_tune_exec(t, i);
-        if (result != DT_ERROR_DEVICE || !variant)
+        if (!variant ||
+            (result ? result != DT_ERROR_DEVICE : dti_vk_fits(t->device, kernel, variant)))
             continue;
-        dti_vk_strike(t->device, dti_vk_shader_of(kernel, variant), NULL);
+        if (result)
+            dti_vk_strike(t->device, dti_vk_shader_of(kernel, variant), NULL);
         t->gone[i] = true;
         t->race->ms[i] = DTI_VK_TUNE_NEVER;
         result = DT_OK;

@@ -245,18 +245,22 @@ static dt_result dti_vk_add_work(dti_vk_build *b, uint32_t number) {
                                 &work->index);
 }
 
-/* Pipelines of all launches are made at once. */
+/* Pipelines of all launches are made at once; again, with fewer sums, where some spilled. */
 static dt_result dti_vk_add_all(dti_vk_build *b) {
     dti_vk_exec *e = b->exec;
     dti_vk_device *device = e->device;
-    uint32_t no_spec[4] = {0}, scan = 0;
-    for (uint32_t i = 0; i < e->work_count; i++)
-        DTI_TRY(dti_vk_choose_work(b, i));
-    dt_result result = dti_vk_pipeline_want(device, DTI_K_SCAN, 0,
-                                            dti_vk_local_of(device, DTI_K_SCAN, 0), no_spec, &scan);
-    for (uint32_t i = 0; i < e->work_count && !result; i++)
-        result = dti_vk_add_work(b, i);
-    DTI_TRY(dti_vk_pipelines_make(device, result));
+    uint32_t no_spec[4] = {0}, scan = 0, sums;
+    do {
+        sums = device->sums;
+        e->scan_count = 0;
+        for (uint32_t i = 0; i < e->work_count; i++)
+            DTI_TRY(dti_vk_choose_work(b, i));
+        dt_result result = dti_vk_pipeline_want(
+            device, DTI_K_SCAN, 0, dti_vk_local_of(device, DTI_K_SCAN, 0), no_spec, &scan);
+        for (uint32_t i = 0; i < e->work_count && !result; i++)
+            result = dti_vk_add_work(b, i);
+        DTI_TRY(dti_vk_pipelines_make(device, result));
+    } while (sums != device->sums);
     dti_vk_say_made(device);
     e->scan_pipeline = device->pipelines[scan].handle;
     for (uint32_t i = 0; i < e->work_count; i++)
