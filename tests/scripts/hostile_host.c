@@ -1,8 +1,7 @@
 /* An application that is hard on what it includes: <complex.h> before, and, as its arguments say,
  * flush-to-zero, a locale with a decimal comma, a thread with a stack of 64 KiB, two threads. It
  * trains a small network on the CPU for 30 steps and prints the hash of everything that training
- * changed. tests/scripts/machines.sh builds it with all kinds of flags: the hash must be the same each
- * time.
+ * changed. machines.sh builds it with all kinds of flags: the hash must be the same each time.
  *
  *     hostile_host [ftz] [comma] [stack] [threads N]      exit 2: this system has no such locale
  */
