@@ -1,6 +1,10 @@
 /* The one ordered list of dtrain's source files, a layer after the layers that it uses. It is the
  * development build (`cc -c src/dtrain.c`) and the input of ./build.sh header, which makes dtrain.h
- * of it: what follows dtrain_api.h is compiled under DT_IMPLEMENTATION, or a part of it, only. */
+ * of it: what follows dtrain_api.h is compiled under DT_IMPLEMENTATION, or a part of it, only.
+ * A part (base/split.h) is what stands under its DTI_COMPILES_; headers before that are shared. */
+#ifndef DT_IMPLEMENTATION
+#define DT_IMPLEMENTATION
+#endif
 #include "dtrain_api.h"
 
 /* ---- base: memory, errors, text, threads, random numbers, hashes, json, files */
@@ -48,7 +52,7 @@ DTI_OPTIMIZE_END
 #include "comm/comm.h"
 #include "comm/message_server.h"
 #include "comm/collective/fold.h"
-#if DTI_COMPILES_COMM
+#ifdef DTI_COMPILES_COMM
 #include "comm/collective/kind.c"
 DTI_OPTIMIZE_SPEED
 #include "comm/collective/fold.c"
@@ -156,7 +160,7 @@ DTI_OPTIMIZE_SPEED
 #include "kernel/conv.h"
 #include "kernel/half.h"
 #include "kernel/isa_kernels.h"
-#if DTI_COMPILES_KERNELS
+#ifdef DTI_COMPILES_KERNELS
 #include "kernel/wide.c"
 #include "kernel/gemm.c"
 #include "kernel/gemm_half.c"
@@ -166,18 +170,21 @@ DTI_OPTIMIZE_SPEED
 #endif
 DTI_OPTIMIZE_END
 
-#if DTI_COMPILES_CORE
 /* ---- tensor: shape, node, graph */
 #include "tensor/graph.h"
+#ifdef DTI_COMPILES_GRAPH
 #include "tensor/shape.c"
 #include "tensor/graph.c"
+#endif
 
 /* ---- op: the op table and its families */
 #include "op/core/launch.h"
 #include "op/op_table.h"
 #include "op/op.h"
+#include "op/attributes.h"
 #include "op/core/emit.h"
 #include "op/core/cpu_task.h"
+#ifdef DTI_COMPILES_GRAPH
 #include "op/core/build.c"
 #include "op/core/name.c"
 #include "op/core/emit.c"
@@ -191,10 +198,12 @@ DTI_OPTIMIZE_END
 #include "op/families/volume.c"
 #include "op/families/rope.c"
 #include "op/families/attention_cached.c"
+#endif
 
 /* ---- optim: descriptions of optimizers, and the commit segment on the CPU */
 #include "optim/optim.h"
 #include "optim/optim_fields.c"
+#ifdef DTI_COMPILES_GRAPH
 #include "optim/rate.c"
 #include "optim/average.c"
 #include "optim/optim.c"
@@ -204,10 +213,14 @@ DTI_OPTIMIZE_END
 #include "optim/whole.c"
 #undef DTI_OPTIONAL
 #define DTI_OPTIONAL(X) X(ALWAYS)
+#endif
 
 /* ---- backend: the boundary; cpu, vulkan */
 #include "backend/backend.h"
 #include "backend/trial.h"
+#include "backend/cpu/cpu.h"
+#include "backend/context.h"
+#ifdef DTI_COMPILES_BACKEND
 #include "backend/trial.c"
 #include "backend/cpu/cpu.c"
 #ifndef DT_NO_VULKAN
@@ -239,14 +252,16 @@ DTI_OPTIMIZE_END
 #include "backend/vulkan/run/parts.c"
 #endif
 #include "backend/vulkan/driver.c"
-#include "backend/context.h"
 #include "backend/context.c"
+#endif
 
 /* ---- lower: from a graph and a description to code, by passes */
 #include "lower/layout.h"
 #include "lower/batch_slices.h"
 #include "lower/code.h"
 #include "lower/lower.h"
+#include "lower/space.h"
+#ifdef DTI_COMPILES_BACKEND
 #include "lower/layout.c"
 #include "lower/batch_slices.c"
 #include "lower/describe.c"
@@ -262,7 +277,6 @@ DTI_OPTIMIZE_END
 #include "lower/sparse.c"
 #include "lower/commit.c"
 #include "lower/labels.c"
-#include "lower/space.h"
 #include "lower/space.c"
 #include "lower/cast.c"
 #include "lower/types.c"
@@ -271,10 +285,12 @@ DTI_OPTIMIZE_END
 #include "lower/replay.c"
 #include "lower/passes.c"
 #include "lower/budget.c"
+#endif
 
 /* ---- program: stores, code bound to memory, runs */
 #include "program/store/store.h"
 #include "program/program.h"
+#ifdef DTI_COMPILES_BACKEND
 #include "program/store/init.c"
 #include "program/store/store.c"
 #include "program/store/offload.c"
@@ -290,8 +306,10 @@ DTI_OPTIMIZE_END
 #include "program/run/host_weights.c"
 #include "program/run/replica.c"
 #include "program/run/micro_slots.c"
+#endif
 
 /* ---- nn: named parameters, initialisers, layers */
+#ifdef DTI_COMPILES_DATA
 #include "nn/nn_compose.c"
 #include "nn/nn_order.c"
 #include "nn/nn_angle.c"
@@ -309,8 +327,12 @@ DTI_OPTIMIZE_END
 #include "nn/nn_recurrent.c"
 #undef DTI_OPTIONAL
 #define DTI_OPTIONAL(X) X(ALWAYS)
+#endif
 
 /* ---- data: readers, shuffle, batches */
+#include "data/loader/loader.h"
+#include "data/loader/augment_fields.c"
+#ifdef DTI_COMPILES_DATA
 #undef DTI_OPTIONAL
 #define DTI_OPTIONAL(X) X(READERS)
 #include "data/readers/idx.c"
@@ -326,10 +348,8 @@ DTI_OPTIMIZE_END
 #define DTI_OPTIONAL(X) X(ALWAYS)
 #include "data/loader/batch.c"
 #include "data/loader/split.c"
-#include "data/loader/loader.h"
 #include "data/loader/sampler.c"
 DTI_OPTIMIZE_SPEED
-#include "data/loader/augment_fields.c"
 #include "data/loader/augment.c"
 DTI_OPTIMIZE_END
 #include "data/loader/loader_row.c"
@@ -355,34 +375,40 @@ DTI_OPTIMIZE_END
 #include "data/replay/replay_file.c"
 #undef DTI_OPTIONAL
 #define DTI_OPTIONAL(X) X(ALWAYS)
+#endif
 
 /* ---- file: safetensors, checkpoints */
 #include "file/safetensors.h"
+#include "file/checkpoint.h"
+#include "file/model_text.h"
+#include "file/state_file.h"
+#ifdef DTI_COMPILES_DATA
 #include "file/safetensors.c"
 #include "file/store_file.c"
-#include "file/checkpoint.h"
 #include "file/checkpoint.c"
-#include "file/model_text.h"
 #include "file/model_text.c"
-#include "file/state_file.h"
 #include "file/state_file.c"
 #include "file/store_state.c"
+#endif
 
 /* ---- log: CSV, JSON lines, TensorBoard's events */
 #undef DTI_OPTIONAL
 #define DTI_OPTIONAL(X) X(LOG)
 #include "log/record.h"
+#include "log/run_log.h"
+#include "log/profile.h"
+#ifdef DTI_COMPILES_DATA
 #include "log/proto.c"
 #include "log/png.c"
 #include "log/event.c"
-#include "log/run_log.h"
 #include "log/run_log.c"
-#include "log/profile.h"
 #include "log/profile.c"
 #undef DTI_OPTIONAL
 #define DTI_OPTIONAL(X) X(ALWAYS)
+#endif
 
 /* ---- export: models for other runtimes */
+#ifdef DTI_COMPILES_DATA
 #undef DTI_OPTIONAL
 #define DTI_OPTIONAL(X) X(EXPORT)
 #include "export/onnx.h"
@@ -395,8 +421,10 @@ DTI_OPTIMIZE_END
 #include "export/c_save.c"
 #undef DTI_OPTIONAL
 #define DTI_OPTIONAL(X) X(ALWAYS)
+#endif
 
 /* ---- parallel: replicas on several devices and ranks */
+#ifdef DTI_COMPILES_TRAIN
 #include "parallel/step/actions.h"
 #include "parallel/step/execute.h"
 #include "parallel/mesh/partition.h"
@@ -460,8 +488,10 @@ DTI_OPTIMIZE_END
 #include "parallel/values/maps.c"
 #include "parallel/values/values.c"
 #include "parallel/values/host.c"
+#endif
 
 /* ---- train: the trainer */
+#ifdef DTI_COMPILES_TRAIN
 #include "train/trainer.h"
 #include "train/trainer_fields.c"
 #include "train/compat.h"
@@ -481,8 +511,10 @@ DTI_OPTIMIZE_END
 #include "train/watched.c"
 #include "train/state.c"
 #include "train/round_state.c"
+#endif
 
 /* ---- server: parameter servers and their workers, which are trainers */
+#ifdef DTI_COMPILES_TRAIN
 #undef DTI_OPTIONAL
 #define DTI_OPTIONAL(X) X(SERVER)
 #include "server/tickets.h"
@@ -500,8 +532,10 @@ DTI_OPTIMIZE_END
 #include "server/serve.c"
 #undef DTI_OPTIONAL
 #define DTI_OPTIONAL(X) X(ALWAYS)
+#endif
 
 /* ---- loop: fit, and what looks at it */
+#ifdef DTI_COMPILES_TRAIN
 #include "loop/fit.c"
 #undef DTI_OPTIONAL
 #define DTI_OPTIONAL(X) X(REPORTS)
@@ -521,8 +555,8 @@ DTI_OPTIMIZE_END
 #include "loop/metric.c"
 #undef DTI_OPTIONAL
 #define DTI_OPTIONAL(X) X(ALWAYS)
+#endif
 
-#endif /* DTI_COMPILES_CORE */
 #endif /* DT_COMM_ONLY */
 
 #include "base/epilogue.h"

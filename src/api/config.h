@@ -3,9 +3,11 @@
  *
  *   option              default   meaning and cost
  *   DT_IMPLEMENTATION   off       compile the library here: in exactly one C file (GCC or Clang)
- *   DT_IMPLEMENTATION_CORE, DT_IMPLEMENTATION_KERNELS, DT_IMPLEMENTATION_COMM
- *                       off       instead of DT_IMPLEMENTATION: three C files, each with one of
- *                                 these, that compile in parallel; with DT_NO_COMM the first two
+ *   DT_IMPLEMENTATION_GRAPH, DT_IMPLEMENTATION_BACKEND, DT_IMPLEMENTATION_DATA
+ *                       off       instead of DT_IMPLEMENTATION: six C files that compile in
+ *                                 parallel, each with one of these or of the next three
+ *   DT_IMPLEMENTATION_TRAIN, DT_IMPLEMENTATION_KERNELS, DT_IMPLEMENTATION_COMM
+ *                       off       the other three of the six; docs/embedding.md has their seconds
  *   DT_STATIC           off       make every public function static: a private copy in this file
  *   DT_COMM_ONLY        off       compile only the collectives (dt_comm), no graphs or devices
  *   DT_NO_VULKAN        off       the Vulkan backend (0 KB, 0 s)

@@ -7,7 +7,7 @@
  * without an object is never refused. The outermost frame restores the host's floating-point
  * modes. */
 
-#if defined DT_IMPLEMENTATION_CORE && !defined DT_IMPLEMENTATION
+#if defined DTI_COMPILES_GRAPH && !defined DT_IMPLEMENTATION
 DTI_THREAD_LOCAL dti_visit *dti_visits;
 #endif
 

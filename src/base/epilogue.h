@@ -6,5 +6,8 @@
 #else
 #pragma GCC pop_options
 #pragma GCC diagnostic pop
+#ifndef DT_IMPLEMENTATION /* GCC looks for functions of other parts at the end of the file */
+#pragma GCC diagnostic ignored "-Wunused-function"
+#endif
 #endif
 #pragma pop_macro("I")

@@ -1,7 +1,7 @@
 /* Results, the newest error's text, and the log. Nothing here prints: without a logger dtrain is
  * silent. A text is cut at the size of dti_base.error, never refused. */
 
-#if DTI_COMPILES_CORE
+#ifdef DTI_COMPILES_GRAPH
 const char *dt_result_text(dt_result result) {
     static const char *const texts[] = {
         [DT_OK] = "no error",

@@ -1,27 +1,20 @@
-/* Which parts of the implementation this file of the host compiles: all (DT_IMPLEMENTATION, and
- * the development build), or some of three that a program has in as many files, so that they
- * compile at the same time. The parts are the kernels (kernel/), the collectives (comm/), and the
- * core, which is what stands above those.
+/* Which parts of the implementation this file of the host compiles: all (DT_IMPLEMENTATION), or
+ * some of six that a program has in as many files, so that they compile at the same time.
+ * src/dtrain.c shows the files of each part, under DTI_COMPILES_.
  *
  * Each part has its own copy of base/, of which the compiler keeps what is used. The only state of
- * base that the parts share is dti_visits (enter.c). Everything internal is static, but for what
- * one part asks of another: that is DTI_SEAM, which is static too where all is compiled at once,
- * else hidden from whoever loads the program.
+ * base that the parts share is dti_visits (enter.c). In src/ every internal function is static. A
+ * function that another part calls is DTI_SEAM in dtrain.h: static where all is compiled at once,
+ * else hidden from whoever loads the program. tools/amalgamate finds and marks those; a header that
+ * both parts see must declare each.
  *
- * Parts that were compiled with different options do not link: the linker misses a symbol that
- * names the option. The core defines one for the state of each option, and other parts need them.
- *
- * A part that is missing has a name that the linker misses. With DT_NO_COMM what is left of comm/
- * is the core's; with DT_COMM_ONLY the core is what base has that is public, and there are no
- * kernels. */
+ * The linker reports a part that is missing, by dti_missing_, and parts that were compiled with
+ * different options, by dti_parts_differ_in_: GRAPH defines one for the state of each option, and
+ * the others need those. */
 
-#if defined DT_IMPLEMENTATION ||                                                                   \
-    !(defined DT_IMPLEMENTATION_CORE || defined DT_IMPLEMENTATION_KERNELS ||                       \
-      defined DT_IMPLEMENTATION_COMM)
+#ifdef DT_IMPLEMENTATION
 #define DTI_SEAM static
-#define DTI_COMPILES_CORE 1
-#define DTI_COMPILES_KERNELS 1
-#define DTI_COMPILES_COMM 1
+#define DTI_DEFINES(name)
 #else
 #ifdef DT_STATIC
 #error "dtrain.h: DT_STATIC keeps all of the library in one file: define DT_IMPLEMENTATION there"
@@ -31,55 +24,20 @@
 #else
 #define DTI_SEAM extern __attribute__((visibility("hidden")))
 #endif
+#define DTI_DEFINES(name)                                                                          \
+    DTI_SEAM const char name;                                                                      \
+    const char name = 0;
+#define DTI_NEEDS(name)                                                                            \
+    DTI_SEAM const char name;                                                                      \
+    __attribute__((used)) static const char *const name##_here = &name;
 
 /* Of base, what this part has no use for. */
 #pragma GCC diagnostic ignored "-Wunused-const-variable"
-
-DTI_SEAM const char dti_missing_DT_IMPLEMENTATION_CORE;
-DTI_SEAM const char dti_missing_DT_IMPLEMENTATION_KERNELS;
-DTI_SEAM const char dti_missing_DT_IMPLEMENTATION_COMM;
-#ifdef DT_IMPLEMENTATION_CORE
-#define DTI_COMPILES_CORE 1
-const char dti_missing_DT_IMPLEMENTATION_CORE = 0;
-#else
-#define DTI_COMPILES_CORE 0
-#endif
-#ifdef DT_IMPLEMENTATION_KERNELS
-#define DTI_COMPILES_KERNELS 1
-const char dti_missing_DT_IMPLEMENTATION_KERNELS = 0;
-#else
-#define DTI_COMPILES_KERNELS 0
-#endif
-#ifdef DT_IMPLEMENTATION_COMM
-const char dti_missing_DT_IMPLEMENTATION_COMM = 0;
-#endif
-#ifdef DT_NO_COMM
-#define DTI_COMPILES_COMM DTI_COMPILES_CORE
-#elif defined DT_IMPLEMENTATION_COMM
-#define DTI_COMPILES_COMM 1
-#else
-#define DTI_COMPILES_COMM 0
 #endif
 
-__attribute__((used)) static const char *const dti_needed_parts[] = {
-    &dti_missing_DT_IMPLEMENTATION_CORE,
-#ifndef DT_COMM_ONLY
-    &dti_missing_DT_IMPLEMENTATION_KERNELS,
-#endif
-#ifndef DT_NO_COMM
-    &dti_missing_DT_IMPLEMENTATION_COMM,
-#endif
-};
-
-#ifdef DT_IMPLEMENTATION_CORE
-#define DTI_OPTION(name, state)                                                                    \
-    DTI_SEAM const char dti_parts_differ_in_##name##_##state;                                      \
-    const char dti_parts_differ_in_##name##_##state = 0;
+#if defined DT_IMPLEMENTATION || defined DT_IMPLEMENTATION_GRAPH
+#define DTI_OPTION DTI_DEFINES
 #else
-#define DTI_OPTION(name, state)                                                                    \
-    DTI_SEAM const char dti_parts_differ_in_##name##_##state;                                      \
-    __attribute__((used)) static const char *const dti_##name##_##state =                          \
-        &dti_parts_differ_in_##name##_##state;
+#define DTI_OPTION DTI_NEEDS
 #endif
 #include "options.h"
-#endif

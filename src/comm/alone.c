@@ -12,7 +12,7 @@ DTI_ABSENT(dt_result, dti_mpi_enter, (dti_base * base, dt_comm_desc *desc, bool 
            dti_fail(base, DT_ERROR_UNSUPPORTED, "transport is DT_COMM_MPI: " DTI_NO_COMM_TEXT));
 
 #ifndef DT_COMM_ONLY
-DTI_SEAM const dti_message_server_calls *dti_message_server_calls_of(void) {
+static const dti_message_server_calls *dti_message_server_calls_of(void) {
     return NULL;
 }
 #endif

@@ -320,7 +320,7 @@ DTI_PUBLIC(dt_comm_cancel, (dt_comm * comm, dt_comm_work work), comm, DTI_OF(dt_
 }
 
 #ifndef DT_COMM_ONLY
-DTI_SEAM void dti_comm_give_up(dt_comm *comm) {
+static void dti_comm_give_up(dt_comm *comm) {
     if (comm && !dti_comm_enter(comm) && comm->transport->give_up)
         comm->transport->give_up(comm);
 }

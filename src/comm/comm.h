@@ -69,13 +69,12 @@ struct dt_comm {
 #ifndef DT_COMM_ONLY
 /* The result of a trainer's call whose operation failed. REVOKED becomes the cause of the group's
  * end in the first call that reports it; `same`: another operation of this call has. */
-DTI_SEAM dt_result dti_comm_cause(dt_comm *comm, dt_result result, bool same);
+static dt_result dti_comm_cause(dt_comm *comm, dt_result result, bool same);
 /* Ends the job's groups where others wait for what never comes: their operations give CANCELLED,
  * and name this rank. Own operations stay pending until they are cancelled. NULL is fine. */
-DTI_SEAM void dti_comm_give_up(dt_comm *comm);
+static void dti_comm_give_up(dt_comm *comm);
 #endif
 
-#if DTI_COMPILES_COMM
 /* A comm that has no transport yet, in memory of `base`: a root one (parent NULL, which copies
  * *base) or a group. NULL after dti_fail(base, MEMORY). */
 static dt_comm *dti_comm_new(dti_base *base, dt_comm *parent, uint32_t rank, uint32_t size);
@@ -98,5 +97,3 @@ static void dti_mpi_leave(bool owns);
 
 /* Measures the links, in a group that has just been joined, if they are to be measured. */
 static dt_result dti_comm_measure(dt_comm *comm, const dt_comm_desc *desc);
-
-#endif

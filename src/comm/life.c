@@ -39,7 +39,7 @@ static dt_result dti_comm_revoked(dt_comm *comm, dt_result cause, const char *te
 }
 
 #ifndef DT_COMM_ONLY
-DTI_SEAM dt_result dti_comm_cause(dt_comm *comm, dt_result result, bool same) {
+static dt_result dti_comm_cause(dt_comm *comm, dt_result result, bool same) {
     dt_comm *root = comm ? dti_comm_root(comm) : NULL;
     if (root && result == DT_ERROR_REVOKED && root->cause && (same || !root->reported))
         result = root->cause;

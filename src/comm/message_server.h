@@ -75,5 +75,5 @@ typedef struct dti_message_server_calls {
 
 /* NULL: compiled without connections. */
 #ifndef DT_COMM_ONLY
-DTI_SEAM const dti_message_server_calls *dti_message_server_calls_of(void);
+static const dti_message_server_calls *dti_message_server_calls_of(void);
 #endif

@@ -78,10 +78,6 @@ static bool dti_model_line_is_param(dti_slice line) {
     return line.size >= size && !memcmp(line.data, dti_param_line, size);
 }
 
-typedef struct dti_line_text {
-    char text[161];
-} dti_line_text;
-
 static dti_line_text dti_show_line(dti_slice line) {
     dti_line_text shown;
     const size_t size = DTI_MIN(line.size, sizeof shown.text - 1);

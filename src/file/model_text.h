@@ -13,6 +13,10 @@ static void dti_model_text_first(const char *file, size_t size, dti_text *text);
 
 /* The line, from its beginning to the text's end. */
 static dti_slice dti_model_line(const char *text, size_t size);
+typedef struct dti_line_text {
+    char text[161];
+} dti_line_text;
+static dti_line_text dti_show_line(dti_slice line); /* for a message */
 /* Whether two texts differ; *line is where the first line begins that does, in both. */
 static bool dti_model_texts_differ(const char *a, size_t a_size, const char *b, size_t b_size,
                                    size_t *line);

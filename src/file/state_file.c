@@ -137,8 +137,6 @@ static bool dti_state_same(const dti_safetensors_item *item, const dt_safetensor
            x->rank == item->rank && !memcmp(x->dim, item->dim, (size_t)x->rank * sizeof x->dim[0]);
 }
 
-/* The number of a parameter in the file, which counts are in the order of: the first tensors are
- * the parameters. */
 static int dti_state_number(const dti_state_file *f, const dti_checkpoint *c, int item) {
     const dt_safetensors_tensor *here = dti_checkpoint_at(c, item);
     if (here && !strcmp(here->name, f->items[item].name))

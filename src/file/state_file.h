@@ -47,5 +47,8 @@ static dt_result dti_state_contract(dti_state_file *f, const char *path, const d
 /* Whether each tensor is there, with its shape and type: FORMAT. */
 static dt_result dti_state_match(const dti_state_file *f, const char *path,
                                  const dti_checkpoint *c);
+/* The number of a parameter in the file, which counts are in the order of: the first tensors are
+ * the parameters. */
+static int dti_state_number(const dti_state_file *f, const dti_checkpoint *c, int item);
 /* What matched into the store, whose state arena has room for it; of sharded state, its part. */
 static dt_result dti_state_put(const dti_state_file *f, const dti_checkpoint *c);

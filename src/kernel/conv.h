@@ -39,14 +39,14 @@ typedef struct dti_conv_dw {
 } dti_conv_dw;
 
 struct dti_isa_kernels;
-DTI_SEAM int64_t dti_conv_items(const dti_conv *c, int threads);
-DTI_SEAM size_t dti_conv_scratch_bytes(const dti_conv *c, int threads);
-DTI_SEAM void dti_conv_run(const struct dti_isa_kernels *kernels, const dti_conv *c, int threads,
-                           int64_t begin, int64_t end, void *scratch);
-DTI_SEAM int64_t dti_conv_dw_items(const dti_conv_dw *c);
-DTI_SEAM size_t dti_conv_dw_scratch_bytes(const dti_conv_dw *c);
-DTI_SEAM void dti_conv_dw_run(const struct dti_isa_kernels *kernels, const dti_conv_dw *c,
-                              int64_t begin, int64_t end, void *scratch);
+static int64_t dti_conv_items(const dti_conv *c, int threads);
+static size_t dti_conv_scratch_bytes(const dti_conv *c, int threads);
+static void dti_conv_run(const struct dti_isa_kernels *kernels, const dti_conv *c, int threads,
+                         int64_t begin, int64_t end, void *scratch);
+static int64_t dti_conv_dw_items(const dti_conv_dw *c);
+static size_t dti_conv_dw_scratch_bytes(const dti_conv_dw *c);
+static void dti_conv_dw_run(const struct dti_isa_kernels *kernels, const dti_conv_dw *c,
+                            int64_t begin, int64_t end, void *scratch);
 
 /* ---- for conv_body.h */
 

@@ -73,11 +73,11 @@ static dti_conv_dw_plan dti_conv_dw_plan_of(const dti_conv_dw *c) {
     return p;
 }
 
-DTI_SEAM int64_t dti_conv_dw_items(const dti_conv_dw *c) {
+static int64_t dti_conv_dw_items(const dti_conv_dw *c) {
     return c->splits * c->groups * dti_conv_ceil(c->co, DTI_CONV_UNIT);
 }
 
-DTI_SEAM size_t dti_conv_dw_scratch_bytes(const dti_conv_dw *c) {
+static size_t dti_conv_dw_scratch_bytes(const dti_conv_dw *c) {
     return (size_t)dti_conv_dw_plan_of(c).floats * sizeof(float);
 }
 
@@ -265,8 +265,8 @@ static void dti_conv_dw_few(dti_conv_dw_job *j, int64_t begin, int64_t end) {
         w[i] = (float)j->wide[i];
 }
 
-DTI_SEAM void dti_conv_dw_run(const struct dti_isa_kernels *kernels, const dti_conv_dw *c,
-                              int64_t begin, int64_t end, void *scratch) {
+static void dti_conv_dw_run(const struct dti_isa_kernels *kernels, const dti_conv_dw *c,
+                            int64_t begin, int64_t end, void *scratch) {
     const dti_conv_dw_plan p = dti_conv_dw_plan_of(c);
     float *floats = scratch;
     dti_conv_dw_job j = {.kernels = kernels->conv,

@@ -193,13 +193,13 @@ static dti_conv_plan dti_conv_plan_of(const dti_conv *c, int threads) {
     return p;
 }
 
-DTI_SEAM int64_t dti_conv_items(const dti_conv *c, int threads) {
+static int64_t dti_conv_items(const dti_conv *c, int threads) {
     const dti_conv flat = dti_conv_flat(c);
     const dti_conv_plan p = dti_conv_plan_of(&flat, threads);
     return c->groups * p.unit_groups * c->n * p.bands;
 }
 
-DTI_SEAM size_t dti_conv_scratch_bytes(const dti_conv *c, int threads) {
+static size_t dti_conv_scratch_bytes(const dti_conv *c, int threads) {
     const dti_conv flat = dti_conv_flat(c);
     return (size_t)dti_conv_plan_of(&flat, threads).floats * sizeof(float);
 }
@@ -466,8 +466,8 @@ static void dti_conv_run_item(dti_conv_job *j) {
     j->tables = p->phases[0] * p->phases[1] == 1;
 }
 
-DTI_SEAM void dti_conv_run(const struct dti_isa_kernels *kernels, const dti_conv *conv, int threads,
-                           int64_t begin, int64_t end, void *scratch) {
+static void dti_conv_run(const struct dti_isa_kernels *kernels, const dti_conv *conv, int threads,
+                         int64_t begin, int64_t end, void *scratch) {
     const dti_conv c = dti_conv_flat(conv);
     const dti_conv_plan p = dti_conv_plan_of(&c, threads);
     float *floats = scratch;

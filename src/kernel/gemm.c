@@ -72,7 +72,7 @@ static dti_gemm_block dti_gemm_turn(const dti_gemm_block *g) {
     return t;
 }
 
-DTI_SEAM int64_t dti_gemm_tiles(const dti_gemm *g, int threads) {
+static int64_t dti_gemm_tiles(const dti_gemm *g, int threads) {
     if (threads <= 1)
         return 1;
     dti_gemm_grid grid = dti_gemm_make_grid(g, threads);
@@ -85,7 +85,7 @@ static int64_t dti_gemm_packed(int64_t m, int64_t n, int64_t k) {
     return k * DTI_MIN((DTI_MAX(m, n) + 31) / 32 * 32, dti_gemm_columns(k)) + DTI_GEMM_PACKED_A;
 }
 
-DTI_SEAM size_t dti_gemm_scratch_bytes(const dti_gemm *g) {
+static size_t dti_gemm_scratch_bytes(const dti_gemm *g) {
     const int64_t packed = dti_gemm_packed(g->m, g->n, g->k);
     const int64_t wide = DTI_MIN(g->m, DTI_GEMM_WIDE_ROWS) * DTI_MIN(g->n, DTI_GEMM_WIDE_COLS);
     return (size_t)packed * sizeof(float) +
@@ -176,8 +176,8 @@ static void dti_gemm_run_block(const struct dti_isa_kernels *kernels, const dti_
         dti_gemm_add(kernels, g, i0, i1, j0, j1);
 }
 
-DTI_SEAM void dti_gemm_run(const struct dti_isa_kernels *kernels, const dti_gemm *g, int threads,
-                           int64_t tile_begin, int64_t tile_end, void *scratch) {
+static void dti_gemm_run(const struct dti_isa_kernels *kernels, const dti_gemm *g, int threads,
+                         int64_t tile_begin, int64_t tile_end, void *scratch) {
     if (threads <= 1) {
         if (tile_begin < tile_end)
             dti_gemm_run_block(kernels, g, 0, g->m, 0, g->n, scratch);

@@ -40,16 +40,16 @@ typedef struct dti_gemm {
 } dti_gemm;
 
 /* The outer index space: independent tiles of C, about one a thread; 1 where threads do not pay. */
-DTI_SEAM int64_t dti_gemm_tiles(const dti_gemm *g, int threads);
+static int64_t dti_gemm_tiles(const dti_gemm *g, int threads);
 /* What one worker needs, 64-byte aligned; a function of m, n, k only. */
-DTI_SEAM size_t dti_gemm_scratch_bytes(const dti_gemm *g);
+static size_t dti_gemm_scratch_bytes(const dti_gemm *g);
 /* Tiles [tile_begin, tile_end); neighbours in one call share their packing. */
 struct dti_isa_kernels;
-DTI_SEAM void dti_gemm_run(const struct dti_isa_kernels *kernels, const dti_gemm *g, int threads,
-                           int64_t tile_begin, int64_t tile_end, void *scratch);
+static void dti_gemm_run(const struct dti_isa_kernels *kernels, const dti_gemm *g, int threads,
+                         int64_t tile_begin, int64_t tile_end, void *scratch);
 
 /* What one worker needs where there is a `half`. */
-DTI_SEAM size_t dti_gemm_half_scratch_bytes(void);
+static size_t dti_gemm_half_scratch_bytes(void);
 
 /* For gemm_body.h: a rectangle of C with its operands; bias may run along rows or columns. */
 typedef struct dti_gemm_block {

@@ -13,7 +13,7 @@ typedef struct dti_gemm_half_room {
     double sums[DTI_GEMM_HALF_ROWS * DTI_GEMM_HALF_COLS]; /* of spans */
 } dti_gemm_half_room;
 
-DTI_SEAM size_t dti_gemm_half_scratch_bytes(void) {
+static size_t dti_gemm_half_scratch_bytes(void) {
     const dti_gemm tile = {.m = DTI_GEMM_HALF_ROWS, .n = DTI_GEMM_HALF_COLS, .k = DTI_GEMM_KC};
     return (sizeof(dti_gemm_half_room) + 63) / 64 * 64 + dti_gemm_scratch_bytes(&tile);
 }

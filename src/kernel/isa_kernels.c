@@ -127,7 +127,7 @@ DTI_KERNEL_TABLE(DTI_ISA_AVX512, true, "avx512", DTI_AVX512_ROWS)
 #undef DTI_LANES
 #endif
 
-DTI_SEAM const dti_isa_kernels *dti_isa_kernels_select(int isa_max) {
+static const dti_isa_kernels *dti_isa_kernels_select(int isa_max) {
 #if DTI_X86
     int isa = dti_isa_select(isa_max);
 #if DTI_X86_AVX512

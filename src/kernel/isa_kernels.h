@@ -26,4 +26,4 @@ typedef struct dti_isa_kernels {
 } dti_isa_kernels;
 
 /* Threads: any. Never NULL. */
-DTI_SEAM const dti_isa_kernels *dti_isa_kernels_select(int isa_max);
+static const dti_isa_kernels *dti_isa_kernels_select(int isa_max);

@@ -1,6 +1,6 @@
 /* Sums in double: see wide.h. */
 
-DTI_SEAM void dti_wide_add(dti_wide w, bool first) {
+static void dti_wide_add(dti_wide w, bool first) {
     for (int64_t i = 0; i < w.rows; i++)
         for (int64_t j = 0; j < w.cols; j++, w.sums++) {
             const double x = (double)w.x[i * w.row + j * w.col];
@@ -8,7 +8,7 @@ DTI_SEAM void dti_wide_add(dti_wide w, bool first) {
         }
 }
 
-DTI_SEAM void dti_wide_take(dti_wide w) {
+static void dti_wide_take(dti_wide w) {
     for (int64_t i = 0; i < w.rows; i++)
         for (int64_t j = 0; j < w.cols; j++)
             w.x[i * w.row + j * w.col] = (float)*w.sums++;

@@ -8,6 +8,6 @@ typedef struct dti_wide {
 } dti_wide;
 
 /* sums += x; with `first` sums = x. */
-DTI_SEAM void dti_wide_add(dti_wide w, bool first);
+static void dti_wide_add(dti_wide w, bool first);
 /* x = sums, rounded. */
-DTI_SEAM void dti_wide_take(dti_wide w);
+static void dti_wide_take(dti_wide w);

@@ -15,10 +15,6 @@ static bool dti_program_desc_tensor(dti_lowering *w, dt_tensor x, const char *wh
     return false;
 }
 
-static bool dti_is_set(dt_tensor x) {
-    return x.graph != NULL || x.id != 0;
-}
-
 /* How many tensors a list has, with `size` bytes from one to the next of `most`: it ends at its
  * first nil; one behind that is a mistake. */
 static uint32_t dti_desc_count(const dt_tensor *first, size_t size, uint32_t most, const char *what,

@@ -3,7 +3,6 @@
  * reaches it through views, copies and concat, element by element; what is computed is not checked.
  */
 
-/* Whether a node takes class numbers or indices, and which it takes. */
 static bool dti_label_user(const dt_graph *g, const dti_node *n, dti_labels *labels) {
     const dti_op_family *family = dti_op_info_of(n->op)->family;
     return family->labels && family->labels(g, n, labels);

@@ -150,6 +150,10 @@ static void dti_segment_cut(dti_lowering *w);
 static inline bool dti_code_has_units(const dti_code *code) {
     return code->slices.piece_count && code->layout->level >= DT_SHARD_GRADIENTS;
 }
+static uint64_t dti_unit_bit(uint32_t unit) {
+    return (uint64_t)1 << unit;
+}
+static uint64_t dti_units_from(const dti_code *code); /* the first element that a unit may have */
 static dt_result dti_pass_borders(dti_lowering *w);
 static dt_result dti_pass_units(dti_lowering *w);
 
@@ -169,6 +173,8 @@ static uint32_t dti_table_blocks(const dti_code *code, uint32_t param, bool buff
 static dt_result dti_pass_commit(dti_lowering *w); /* its launches */
 
 /* ---- labels.c */
+/* Whether a node takes class numbers or indices, and which it takes. */
+static bool dti_label_user(const dt_graph *g, const dti_node *n, dti_labels *labels);
 static dt_result dti_pass_labels(dti_lowering *w); /* what the bindings' values are checked for */
 static void dti_labels_free(const dti_code *code);
 

@@ -11,10 +11,6 @@
  * It refuses weights of losses that are made of trained parameters, since nobody gathers those
  * before the step. */
 
-static uint64_t dti_unit_bit(uint32_t unit) {
-    return (uint64_t)1 << unit;
-}
-
 typedef struct dti_unit_range { /* elements of the plain arenas */
     uint64_t begin;
     uint32_t slot;

@@ -117,6 +117,7 @@ typedef struct dti_parted {
     bool rows;   /* a sequence's, between layers: what takes no parts gets all of them */
     int64_t group[DTI_PARTED_GROUPS];
 } dti_parted;
+static const dti_parted dti_parted_whole = {.axis = -1};
 
 /* A row of one model, and what becomes of it in a tensor group's. */
 typedef struct dti_parting dti_parting;
@@ -263,6 +264,7 @@ static dt_tensor dti_parted_labels(dt_tensor labels, const dti_labels *of);
 /* Marks a parameter: what a tensor rank has of it, in whole units of elements along an axis. rest:
  * of each of two groups after the first; 0: there is one group. */
 static void dti_param_part(dt_tensor w, int axis, int64_t unit, int64_t first, int64_t rest);
+static dti_parted dti_parted_of(int axis, int64_t size); /* all of an axis as one group */
 /* The mark; axis -1: there is none. */
 static dti_parted dti_param_parted(const dti_node *n, int64_t *unit);
 static bool dti_parted_same(dti_parting *s); /* row by row of its one input */
@@ -271,12 +273,31 @@ static bool dti_parted_rows_alone(dti_parting *s);
 /* Element by element of inputs that broadcast: those that are whole have size 1 along the axis, or
  * beside rows all of them. */
 static bool dti_parted_broadcast(dti_parting *s);
+/* norm.c: 1 while a program trains, else 0. */
+static dt_tensor dti_train_mode(dt_graph *graph);
+/* Each commit makes `buffer` what `value` is, of as many elements: a mean that moves all the way.
+ * Who reads the result needs the move. */
+static dt_tensor dti_buffer_becomes(dt_tensor buffer, dt_tensor value);
+/* reduce.c: the bit set of `axes` (all, when it has none); -1 after an error. */
+static int dti_reduce_mask(dt_tensor x, dt_shape axes, const char *op);
 /* leaf.c: where the backward pass of loss `index` starts: coefficient / weight. */
 static dt_tensor dti_seed(dt_tensor term, uint32_t index);
 /* unary.c: max(log x, low). */
 static dt_tensor dti_log_floor(dt_tensor x, float low);
 /* A leaf of `op`: FILL with a value, IOTA. */
 static dt_tensor dti_constant(dt_graph *g, dti_op op, dt_shape shape, float value);
+
+/* ---- moved.c */
+/* One op back. False: the op computes, or it is a leaf. */
+static bool dti_element_back(const dt_graph *g, dti_element *e);
+
+#ifndef DT_NO_VULKAN       /* ---- known.c */
+#define DTI_KNOWN_ROWS 300 /* workgroups */
+/* The one launch, as number 0 of a list of trials. */
+static bool dti_known_trial(uint32_t number, dti_trial *t);
+/* Writes the launch's result: its operands' first words are x and y. */
+static void dti_known_answer(const float *x, float *y);
+#endif
 
 /* ---- view.c */
 static dti_attr dti_shape_attr(dt_shape s);            /* a shape as attributes */

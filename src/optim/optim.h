@@ -83,6 +83,10 @@ static bool dti_optim_lr_fits(const dt_optim_desc *resolved, double lr);
 static double dti_optim_lr_max(const dt_optim_desc *resolved);
 /* The rate of step `step`, from 1 on: what is given (0 = nothing, DT_ZERO = 0), or by schedule. */
 static double dti_optim_lr_at(const dt_optim_desc *resolved, double given, uint64_t step);
+/* The phase of a step, from 1 on, and its number in it; NULL: there is no schedule. */
+static const dt_schedule *dti_rate_phase(const dt_optim_desc *d, uint64_t step, uint64_t *n);
+/* base^n by squaring, base >= 0: the same bits on every machine. */
+static double dti_rate_power(double base, uint64_t n);
 /* Turns phases in epochs into phases in steps, `each` of an epoch. */
 static void dti_rate_in_steps(dt_optim_desc *d, uint64_t each);
 /* The description with a step's momentum, which is in `room` where the schedule changes it. */

@@ -5,7 +5,6 @@
 
 /* ---- functions with the same bits on every machine */
 
-/* base^n for a whole n, by squaring; base >= 0. */
 static double dti_rate_power(double base, uint64_t n) {
     double y = 1.0;
     for (; n; n >>= 1, base *= base)
@@ -168,7 +167,6 @@ static void dti_rate_in_steps(dt_optim_desc *d, uint64_t each) {
     }
 }
 
-/* The phase of a step, from 1 on, and its number in it; NULL: there is no schedule. */
 static const dt_schedule *dti_rate_phase(const dt_optim_desc *d, uint64_t step, uint64_t *n) {
     uint32_t k = 0;
     *n = step ? step - 1 : 0;

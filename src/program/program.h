@@ -162,6 +162,8 @@ static inline uint32_t dti_program_segments(const dt_program *p) { /* forward an
 static inline uint32_t dti_program_forward(const dt_program *p) { /* forward ones */
     return p->code->forward_segments;
 }
+/* Those, and what a split backward part gives first. */
+static uint32_t dti_program_leaving(const dt_program *p);
 /* The host's side of OUT. */
 static inline const uint32_t *dti_program_out(const dt_program *p) {
     return p->store->device->backend->memory_host(p->now->memories[DTI_ARENA_OUT]);
@@ -261,6 +263,7 @@ static dt_result dti_program_import(dt_program *p);
 static void dti_program_drop_imports(dt_program *p);
 
 /* ---- finite.c */
+static float dti_status_f32(const uint32_t *status, uint32_t word);
 /* The largest norm of the gradient with which the update cannot overflow; -1: there is none. */
 static double dti_step_proven(dt_program *p);
 static void dti_store_remember(dt_program *p, const uint32_t *status);
@@ -268,6 +271,10 @@ static bool dti_update_fault(dt_program *p, dt_report *r, const char *kept);
 
 /* ---- run.c: ends a step that has begun to write to the store */
 static void dti_step_settle(dt_program *p);
+/* Finds what made a step not finite, for the report. segments: how many of the forward and backward
+ * ones may have made it. */
+static dt_result dti_step_fault(dt_program *p, dt_report *r, uint32_t segments);
+static double dti_term_value(double sum, double weight); /* 0 where nothing weighs */
 /* Finishes a commit that has begun, so that the store has a whole step. */
 static dt_result dti_store_finish_commit(const dt_store *s);
 /* dt_program_write, or _write_gradient; rows: which ones of a data set they are, or NULL. */

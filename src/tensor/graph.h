@@ -107,6 +107,10 @@ static inline bool dti_dtype_of_tensors(int dtype) {
 static inline bool dti_is_nil(dt_tensor x) {
     return x.graph == NULL || x.id == 0 || x.id >= x.graph->count;
 }
+/* Whether a member of a description is given; it may be a nil. */
+static bool dti_is_set(dt_tensor x) {
+    return x.graph != NULL || x.id != 0;
+}
 
 /* What a wrong op gives. It knows its graph, so that it is not taken for the {0} of "none" where a
  * bias, weights or the end of a list may be none. */

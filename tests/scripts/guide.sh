@@ -9,7 +9,6 @@ work=$root/build/test_guide
 rm -rf "$work"
 mkdir -p "$work"
 filters=$*
-library="build/dtrain_CORE.o build/dtrain_KERNELS.o build/dtrain_COMM.o"
 readers=${reader_libs-} # what the library reads files with
 pictures=guide_pictures_learn_goes_on_and_writes_a_log
 

@@ -61,7 +61,7 @@ host_run() {
 }
 
 # What is fast takes longest to compile: of one compiler, which dtrain.h's checksum draws. Whoever
-# names tests has both. The long form has -O2 too, as build.sh compiles the three files below.
+# names tests has both. The long form has -O2 too, as build.sh compiles the six files below.
 builds='gcc_O0 clang_O0 gcc_fast clang_fast'
 if [ -n "${DTRAIN_TEST_LONG-}" ]; then
     builds="$builds gcc_O2 clang_O2"
@@ -121,7 +121,7 @@ model_test() {
     fi
 }
 
-# ---- the implementation as build.sh compiles it for the examples: in three files
+# ---- the implementation as build.sh compiles it for the examples: in six files
 
 # parts_link PROGRAM PART...: the hostile host, which then has declarations alone, with these parts.
 parts_link() {
@@ -133,32 +133,58 @@ parts_link() {
         -lm -ldl -lpthread ${reader_libs-} >"$program.log" 2>&1
 }
 
-# parts_miss TEST MISSING PART...: the linker says MISSING's name.
+# parts_miss TEST SYMBOL PART...: these do not link, and the linker names the symbol.
 parts_miss() {
-    missing=DT_IMPLEMENTATION_$2 name=$1
+    symbol=$2 name=$1
     shift 2
     if parts_link cc_less "$@"; then
-        fail "$name" "it links without $missing"
-    elif ! grep -q "dti_missing_$missing" $work/cc_less.log; then
-        fail "$name" "the linker does not name $missing" $work/cc_less.log
+        fail "$name" "it links, and $symbol is missing"
+    elif ! grep -q "$symbol" $work/cc_less.log; then
+        fail "$name" "the linker does not name $symbol" $work/cc_less.log
     else
         return 0
     fi
     return 1
 }
 
+# without_parts TEST: each part left out in turn.
+without_parts() {
+    for left_out in $parts; do
+        # shellcheck disable=SC2046 # words are meant
+        parts_miss "$1" dti_missing_DT_IMPLEMENTATION_$left_out \
+            $(echo "$parts" | sed "s/$left_out//") || return 0
+    done
+    pass
+}
+
+# other_options TEST: one part that is compiled with another option; GRAPH defines what others need.
+other_options() {
+    option=DT_NO_AVX512 name=$1
+    for part in DATA GRAPH; do
+        "$quickest" -O0 -w "-D$option" "-DDT_IMPLEMENTATION_$part" -x c -c dtrain.h \
+            -o "build/dtrain_other_$part.o" >$work/cc_other.log 2>&1 ||
+            { fail "$name" "does not compile" $work/cc_other.log; return 0; }
+    done
+    # shellcheck disable=SC2046 # words are meant
+    parts_miss "$name" dti_parts_differ_in_${option}_on other_DATA $(echo "$parts" | sed s/DATA//) &&
+        parts_miss "$name" dti_parts_differ_in_${option}_off other_GRAPH \
+            $(echo "$parts" | sed s/GRAPH//) && pass
+}
+
+parts='GRAPH BACKEND DATA TRAIN KERNELS COMM'
+
 parts_tests() {
-    if wants_host three_files_give; then
+    if wants_host six_files_give; then
         rm -f $work/cc_parts
-        parts_link cc_parts CORE KERNELS COMM
+        # shellcheck disable=SC2086 # words are meant
+        parts_link cc_parts $parts
         make_locale
-        host_run_all three_files_give cc_parts
+        host_run_all six_files_give cc_parts
     fi
-    test=without_one_of_the_three_files_the_linker_names_it
-    if wanted $test; then
-        parts_miss $test CORE KERNELS COMM && parts_miss $test KERNELS CORE COMM &&
-            parts_miss $test COMM CORE KERNELS && pass
-    fi
+    test=without_one_of_the_six_files_the_linker_names_it
+    if wanted $test; then without_parts $test; fi
+    test=parts_with_different_options_do_not_link
+    if wanted $test; then other_options $test; fi
 }
 
 # amd_test TEST FAMILY: Mesa's AMD driver compiles every kernel, for hardware that is not there.

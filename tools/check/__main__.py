@@ -51,7 +51,8 @@ WARNINGS = ("-Wall -Wextra -pedantic -Wshadow -Wconversion -Wstrict-prototypes "
             "-Wmissing-prototypes -Werror").split()
 CXX_WARNINGS = "-Wall -Wextra -pedantic -Wshadow -Wconversion -Werror".split()
 GENERATED = {"src/backend/vulkan/shader_table.h", "src/backend/vulkan/vk_decl.h",
-             "src/op/core/kernel_list.h", "src/op/families/families.h", "src/kernel/isa_list.h"}
+             "src/op/core/kernel_list.h", "src/op/families/families.h", "src/kernel/isa_list.h",
+             "src/base/options.h"}
 # The hard stop is for functions; tables, dispatch and validators are named here with a reason.
 FUNCTION_LINES = 70
 LONG_FUNCTIONS = {}
@@ -960,7 +961,7 @@ def check_parameters():
     return "\n".join(bad) if unused else "the compiler names no parameter"
 
 
-PARTS = ("CORE", "KERNELS", "COMM")
+PARTS = amalgamate.parts()
 
 
 def symbols_of(out):
@@ -975,17 +976,18 @@ def symbols_of(out):
 
 def wrong_in_parts(objects, whole):
     """objects: part -> symbols_of. A letter in capitals is defined for other files to use."""
-    seam = set(re.findall(r"^DTI_SEAM\b[^;(]*?\b(dti_\w+)[(;]", "".join(
-        code_of(n) for n in sources("src/**/*.h")), re.M))
+    text = amalgamate.read("dtrain.h")
+    seam = set(re.findall(r"^DTI_SEAM\b[^;(]*?\b(dti_\w+)[(;]", text, re.M))
+    shared = set(re.findall(r"\bdti_\w+", amalgamate.text_of_parts(text.split("\n"))[None]))
+    tables = {part: {n for n in found.get("r", ()) if re.fullmatch(r"dti_\w+", n)}
+              for part, found in objects.items()}
     shown = {part: {n for letter in "TRDBC" for n in found.get(letter, ())}
              for part, found in objects.items()}
     own = {part: {n for letter in "bd" for n in found.get(letter, ())}
            for part, found in objects.items()}
-    asked = set().union(*(found.get("U", set()) for found in objects.values()))
     every = set().union(*shown.values())
-    bad = [f"{part} shows {n}, which is not DTI_SEAM in a header" for part, names in shown.items()
-           for n in sorted(names - seam) if not n.startswith(("dt_", "dti_parts_differ_in_"))]
-    bad += [f"{n} is DTI_SEAM, and no part asks another for it" for n in sorted(seam - asked)]
+    bad = [f"{part} shows {n}, which is not DTI_SEAM" for part, names in shown.items()
+           for n in sorted(names - seam) if not n.startswith(("dt_", "dti_parts_differ_in_", "dti_missing_"))]
     bad += [f"{n} is DTI_SEAM, and no part has it" for n in sorted(seam - every)]
     bad += [f"{n} is missing in the parts" for n in sorted(whole.get("T", set()) - every)]
     for i, part in enumerate(PARTS):
@@ -993,11 +995,15 @@ def wrong_in_parts(objects, whole):
             bad += [f"both {part} and {other} define {n}" for n in sorted(shown[part] & shown[other])]
             bad += [f"{n} is state that {part} and {other} each have by themselves"
                     for n in sorted(own[part] & own[other])]
+            # A row that a macro makes in one part, and another part's table lists: it is zeros there.
+            bad += [f"both {part} and {other} have a table {n}, which no shared file defines"
+                    for n in sorted(tables[part] & tables[other])
+                    if re.sub("_(rows|here)$", "", n) not in shared]
     return bad
 
 
 def check_parts():
-    """The three parts of a split show dt_ names and those of the seam, and share no state."""
+    """The parts of a split show dt_ names and those of the seam, and share no state."""
     with tempfile.TemporaryDirectory() as folder:
         def compiled(part):
             out = os.path.join(folder, part + ".o")
@@ -1010,7 +1016,7 @@ def check_parts():
             whole, *parts = pool.map(compiled, names)
     failed = [done for done in (whole, *parts) if isinstance(done, str)]
     bad = failed or wrong_in_parts(dict(zip(PARTS, parts)), whole)
-    done = compile_text("clang", ["-x", "c", "-fsyntax-only", "-DDT_STATIC", "-DDT_IMPLEMENTATION_CORE"],
+    done = compile_text("clang", ["-x", "c", "-fsyntax-only", "-DDT_STATIC", "-DDT_IMPLEMENTATION_GRAPH"],
                         '#include "dtrain.h"\n', os.devnull)
     if done.returncode == 0 or "DT_STATIC keeps all" not in done.stdout:
         bad.append("a part with DT_STATIC must be an #error that says so")

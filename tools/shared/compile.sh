@@ -78,7 +78,10 @@ with_openssl() {
 
 # The implementation, once for all programs that need nothing but the public header: each of them
 # compiled by itself, as its first lines say, takes a minute. Its parts compile beside each other.
-library='build/dtrain_CORE.o build/dtrain_KERNELS.o build/dtrain_COMM.o'
+implementation='KERNELS GRAPH TRAIN BACKEND COMM DATA' # the slowest first
+# shellcheck disable=SC2086 # words are meant
+library=$(printf 'build/dtrain_%s.o ' $implementation)
+export library
 
 build_part() {
     if newer "build/dtrain_$1.o" dtrain.h build/flags; then return 0; fi
@@ -87,7 +90,8 @@ build_part() {
     "$CC" $CFLAGS $readers "-DDT_IMPLEMENTATION_$1" -x c -c dtrain.h -o "build/dtrain_$1.o"
 }
 
-build_library() { in_lanes CORE KERNELS COMM; }
+# shellcheck disable=SC2086 # words are meant
+build_library() { in_lanes $implementation; }
 
 # linked SOURCE: declarations alone, with the library.
 linked() {

@@ -81,7 +81,7 @@ build() {
     by_itself='examples/allreduce.c tools/view/dtinfo.c tools/dtrun.c'
     if [ $# = 0 ]; then by_itself="$by_itself tools/gpu/dtgpu.c tools/scaling/dtmodel.c"; fi
     # shellcheck disable=SC2046,SC2086 # words are meant
-    in_lanes tests/main.c CORE KERNELS $by_itself COMM build_comm_tests $(test_sources)
+    in_lanes tests/main.c $implementation $by_itself build_comm_tests $(test_sources)
     link_tests
     for source in $with_public; do linked "$source"; done
 }

@@ -344,7 +344,6 @@ static dt_result dti_cpu_open(dti_base *base, int isa_max, dti_device **out) {
     return DT_OK;
 }
 
-/* Of a device that is the CPU: for hosts that compute what its launches would, in their bits. */
 static const dti_isa_kernels *dti_cpu_kernels(const dti_device *device) {
     return ((const dti_cpu_device *)(const void *)device)->kernels;
 }

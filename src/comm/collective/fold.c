@@ -259,9 +259,8 @@ static void dti_fold_by(const dti_fold_kernels *kernels, void *out, const dti_op
     }
 }
 
-DTI_SEAM void dti_fold(void *out, const dti_operand *operands, uint32_t operand_count,
-                       uint64_t count, dt_dtype dtype, dt_comm_reduction reduction, bool finish,
-                       uint32_t divisor) {
+static void dti_fold(void *out, const dti_operand *operands, uint32_t operand_count, uint64_t count,
+                     dt_dtype dtype, dt_comm_reduction reduction, bool finish, uint32_t divisor) {
     dti_fold_by(dti_fold_kernels_select(DTI_ISA_AVX2), out, operands, operand_count, count, dtype,
                 reduction, finish, divisor);
 }

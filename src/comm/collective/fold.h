@@ -3,11 +3,9 @@
  * right. So the bits depend on the leaves alone, not on who held them or what arrived first, nor on
  * the CPU: nothing is fused or put in another order. */
 
-#if DTI_COMPILES_COMM
 /* The type that partial results have: f32 of 16-bit floats (sum, mean, product), i64 of integers'
  * mean, else the type itself. */
 static uint8_t dti_fold_dtype(dt_dtype dtype, dt_comm_reduction reduction);
-#endif
 
 /* One operand: an array of `count` elements that holds the leaves of `span`. Its dtype is the
  * elements' own or dti_fold_dtype's. */
@@ -30,6 +28,5 @@ typedef struct dti_operand {
  * out may be an operand's data, of as many or more bytes an element as out has; no other overlap.
  * Any alignment; never allocates; at most 64 KiB of stack. To be called between dti_fp_enter and
  * dti_fp_leave. */
-DTI_SEAM void dti_fold(void *out, const dti_operand *operands, uint32_t operand_count,
-                       uint64_t count, dt_dtype dtype, dt_comm_reduction reduction, bool finish,
-                       uint32_t divisor);
+static void dti_fold(void *out, const dti_operand *operands, uint32_t operand_count, uint64_t count,
+                     dt_dtype dtype, dt_comm_reduction reduction, bool finish, uint32_t divisor);

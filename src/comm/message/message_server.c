@@ -532,14 +532,14 @@ static const dti_message_server_calls dti_message_server_table = {
     dti_message_server_drop,   dti_message_server_step,     dti_message_server_moved,
     dti_message_server_wake,   dti_message_server_strangers};
 
-DTI_SEAM const dti_message_server_calls *dti_message_server_calls_of(void) {
+static const dti_message_server_calls *dti_message_server_calls_of(void) {
     return DTI_HAS_SERVER ? &dti_message_server_table : NULL;
 }
 #endif
 
 #elif !defined DT_COMM_ONLY
 
-DTI_SEAM const dti_message_server_calls *dti_message_server_calls_of(void) {
+static const dti_message_server_calls *dti_message_server_calls_of(void) {
     return NULL;
 }
 

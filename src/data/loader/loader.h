@@ -85,6 +85,7 @@ static dt_result dti_loader_seek(dti_loader *loader, uint64_t epoch, uint64_t in
  * does with INVALID for a share that is not within its batch or above share_max. A column without
  * data is zeros when `sample` gets it. */
 static dt_result dti_loader_next(dti_loader *loader, const dti_batch **out);
+static void dti_loader_wait(dti_loader *l); /* until its threads read nothing */
 
 /* ---- sampler.c: which row of the set each sample of an epoch is; rows NULL: each in its turn */
 typedef struct dti_sampler {

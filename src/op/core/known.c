@@ -4,14 +4,8 @@
 
 #ifndef DT_NO_VULKAN
 
-enum {
-    DTI_KNOWN_ROWS = 300, /* workgroups */
-    DTI_KNOWN_COLS = 77,
-    DTI_KNOWN_PITCH = 80,
-    DTI_KNOWN_FRONT = 4
-};
+enum { DTI_KNOWN_COLS = 77, DTI_KNOWN_PITCH = 80, DTI_KNOWN_FRONT = 4 };
 
-/* The one launch, as number 0 of a list of trials. */
 static bool dti_known_trial(uint32_t number, dti_trial *t) {
     *t = (dti_trial){.launch = {.kernel = DTI_K_REDUCE_ROW,
                                 .args_bytes = sizeof(dti_args_reduce),
@@ -31,7 +25,6 @@ static bool dti_known_trial(uint32_t number, dti_trial *t) {
     return number == 0;
 }
 
-/* Writes the launch's result: its operands' first words are x and y. */
 static void dti_known_answer(const float *x, float *y) {
     for (int i = 0; i < DTI_KNOWN_ROWS; i++) {
         const float *row = x + DTI_KNOWN_FRONT + i * DTI_KNOWN_PITCH;

@@ -22,7 +22,6 @@ static void dti_element_stride(dti_element *e, dt_shape s, const int64_t *stride
     }
 }
 
-/* One op back. False: the op computes, or it is a leaf. */
 static bool dti_element_back(const dt_graph *g, dti_element *e) {
     const dti_node *n = &g->nodes[e->node];
     const dti_op_family *family = dti_op_info_of(n->op)->family;

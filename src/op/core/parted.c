@@ -1,7 +1,5 @@
 /* Rules that several families share for tensors that are split over tensor ranks (dti_parting). */
 
-static const dti_parted dti_parted_whole = {.axis = -1};
-
 static bool dti_parted_equal(const dti_parted *a, const dti_parted *b) {
     return a->axis == b->axis && a->rows == b->rows && !memcmp(a->group, b->group, sizeof a->group);
 }
@@ -42,7 +40,6 @@ static const dti_node *dti_parted_input(const dti_parting *s, uint32_t k) {
     return &s->g->nodes[dti_input_id(s->g, s->n, k)];
 }
 
-/* All of an axis as one group. */
 static dti_parted dti_parted_of(int axis, int64_t size) {
     return (dti_parted){.axis = (int8_t)axis, .group = {size}};
 }

@@ -2,19 +2,12 @@
  * side, as the next projection takes them, then each head's largest score, then the logarithm of
  * each head's sum of e^(score - largest). The gradient's row makes the weights again from these
  * two; in one number the logarithm would be lost beside a mask of -1e9. Both rows come apart into
- * products and a softmax when they are differentiated again. attr.i: below; f[0] = scale, f[1] =
- * dropout. */
-
-enum { DTI_ATTENTION_FLAGS = 0, DTI_ATTENTION_WINDOW = 1, DTI_ATTENTION_STREAM = 2 };
+ * products and a softmax when they are differentiated again. attr.i: op/attributes.h; f[0] = scale,
+ * f[1] = dropout. */
 
 #define DTI_ATTENTION_MASKED (DTI_ATTENTION_ADD | DTI_ATTENTION_KEEP)
 #define DTI_ATTENTION_WIDEST 256
 #define DTI_ATTENTION_APART 128 /* columns of dk and dv that one workgroup sums */
-
-/* Shapes of q, k and v. */
-typedef struct dti_attention {
-    int64_t heads, kv_heads, tq, tk, d, dv;
-} dti_attention;
 
 static dti_attention dti_attention_sizes(dt_shape q, dt_shape k, dt_shape v) {
     return (dti_attention){q.dim[0], k.dim[0], q.dim[1], k.dim[1], q.dim[2], v.dim[2]};

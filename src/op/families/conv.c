@@ -1,15 +1,8 @@
 /* Convolution: three rows that differentiate into each other. With conv2d as a linear map of x for
  * fixed w and of w for fixed x, conv2d_dx and conv2d_dw are its two adjoints; the transposed
  * convolution is conv2d_dx. Signals are images of height 1. Each row is one launch of an implicit
- * product: no matrix of patches exists. attr.i: the window, below; attr.dim[0..1]: the height and
- * width that the inputs do not tell, of the image (dx) or the kernel (dw). */
-
-enum { /* attr.i, height first */
-       DTI_CONV_STRIDE = 0,
-       DTI_CONV_PADDING = 2,
-       DTI_CONV_DILATION = 4,
-       DTI_CONV_GROUPS = 6
-};
+ * product: no matrix of patches exists. attr.i: the window (op/attributes.h); attr.dim[0..1]: the
+ * height and width that the inputs do not tell, of the image (dx) or the kernel (dw). */
 
 /* ---- Shapes. Sizes below 2^31 and 64-bit sums: nothing overflows. */
 

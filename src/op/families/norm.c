@@ -4,22 +4,12 @@
  * gives the running statistics instead). The weights go by channel: (element / spatial) % channels.
  *
  * The gradient of norm in x is a whole: it goes through the statistics as well, which get no
- * gradient of their own. attr.f[0] = eps; attr.i: below.
+ * gradient of their own. attr.f[0] = eps; attr.i: op/attributes.h.
  *
  * SyncBatchNorm: the statistics, and the two means over the batch in the gradient in x, are those
  * of the whole job. Each is a sync point (collective.c) of what pieces have: with mean and variance
  * of all, x's gradient is w / deviation * (dy - mean of dy - hat * mean of dy hat), so nothing else
  * needs to go over. */
-
-enum {
-    DTI_NORM_BATCH = 0,
-    DTI_NORM_CHANNELS = 1,
-    DTI_NORM_SPATIAL = 2,
-    DTI_NORM_COLS = 3, /* of a run; 0 with BATCH */
-    DTI_NORM_RMS = 4,
-    DTI_NORM_WHICH = 5, /* RUNNING: 0 = mean, 1 = variance */
-    DTI_NORM_SYNC = 6   /* with BATCH: over the job's batch, not its pieces' */
-};
 
 /* ---- Shapes. The constructors have checked what they pass; the result's shape is all. */
 
@@ -323,8 +313,6 @@ DT_API dt_tensor dt_group_norm(dt_tensor x, int groups, dt_tensor w, dt_tensor b
     return dti_compose("group_norm", dti_norm_groups_make, 1, (dti_inputs){{x, w, b}}, attr);
 }
 
-/* Each commit makes `buffer` what `value` is, of as many elements: a mean that moves all the way.
- * Who reads the result needs the move. */
 static dt_tensor dti_buffer_becomes(dt_tensor buffer, dt_tensor value) {
     if (dti_is_nil(buffer) || dti_is_nil(value))
         return dti_nil(buffer.graph);

@@ -3,16 +3,8 @@
  * element is largest depends on x, and what is taken from there is linear in g. No index is stored:
  * the adjoint looks for the largest again.
  *
- * attr.i: the window, below; attr.dim[0..1]: the height and width of the larger side where an input
- * does not tell it, or those asked for. */
-
-enum { /* attr.i, height first */
-       DTI_POOL_KERNEL = 0,
-       DTI_POOL_STRIDE = 2,
-       DTI_POOL_PADDING = 4,
-       DTI_POOL_MODE = 6,
-       DTI_POOL_CEIL = 7
-};
+ * attr.i: the window (op/attributes.h); attr.dim[0..1]: the height and width of the larger side
+ * where an input does not tell it, or those asked for. */
 
 /* ---- Shapes */
 

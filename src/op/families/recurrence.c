@@ -6,25 +6,10 @@
  *   GRU   r z n;   n = tanh(x_n + r (W_hn h + b_hn)), h = (1 - z) n + z h
  *   RNN   h = tanh(x + W h), or relu
  * A sample of fewer steps keeps its state behind them, and h is 0 there. There is no second
- * derivative. attr.i: below. */
+ * derivative. attr.i: op/attributes.h. */
 
 #undef DTI_OPTIONAL
 #define DTI_OPTIONAL(X) X(RECURRENT)
-
-enum { DTI_RECURRENCE_KIND = 0, DTI_RECURRENCE_FLAGS = 1 };
-enum { DTI_RECURRENCE_Y, DTI_RECURRENCE_LAST_H, DTI_RECURRENCE_LAST_C };
-
-static const int8_t dti_recurrence_gates[] = {4, 3, 1, 1}; /* of the weight, by kind */
-
-/* Sizes of a sample. */
-typedef struct dti_recurrence {
-    uint32_t kind, flags;
-    int64_t steps, hidden, size, gates; /* size: of h; gates: of the weight, for each unit */
-    int64_t cell;                       /* hidden where there is one, else 0 */
-    int64_t units;                      /* kept of each step: gates and cell, for all units */
-    int64_t state;                      /* of the input */
-    int64_t slopes; /* of the gradient, for each step: of the sums; GRU's are 4 a unit */
-} dti_recurrence;
 
 static int64_t dti_recurrence_kept(const dti_recurrence *a) {
     return a->units + (a->flags & DTI_RECURRENCE_PROJECTED ? a->hidden : 0) + a->size;
@@ -265,8 +250,8 @@ static void dti_recurrence_emit(dti_emit *e) {
 
 #include "recurrence_cpu.c" /* its functions stand in the rows below */
 
-/* ---- A row for callers: h of all steps, the last h and c. in: x W^T + b, W_hh, state, b_hn or
- * W_hr. False after an error. */
+/* ---- A row for callers */
+
 static bool dti_recurrence_append(const dt_tensor *in, uint32_t count, uint32_t kind,
                                   uint32_t flags, dt_tensor out[3]) {
     const dti_attr attr = {.i = {(int32_t)kind, (int32_t)flags}};

@@ -140,7 +140,6 @@ static void dti_reduce_emit(dti_emit *e) {
     dti_emit_reduce(e, &x, gone);
 }
 
-/* The bit set of `axes` (all, when it has none); -1 after an error. */
 static int dti_reduce_mask(dt_tensor x, dt_shape axes, const char *op) {
     int rank = dti_node_of(x)->shape.rank, mask = 0;
     if (axes.rank == 0)

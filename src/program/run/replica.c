@@ -2,7 +2,6 @@
  * segments one by one, so that gradients are exchanged while later ones run; losses and statistics
  * of each piece; the commit. It knows no other replica. */
 
-/* Those, and what a split backward part gives first. */
 static uint32_t dti_program_leaving(const dt_program *p) {
     return p->code->leaving_segments ? p->code->leaving_segments : p->code->commit_segment;
 }

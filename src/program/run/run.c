@@ -545,7 +545,6 @@ static dti_name dti_fault_name(const dt_program *p, uint32_t node) {
     return name;
 }
 
-/* segments: how many of the forward and backward ones may have made it. */
 static dt_result dti_step_fault(dt_program *p, dt_report *r, uint32_t segments) {
     const char *kept =
         p->code->has_optim ? "the store is unchanged" : "nothing is written to the store";

@@ -452,8 +452,6 @@ static dt_result dti_store_hash_range(dt_store *s, dti_arena arena, uint64_t off
     return DT_OK;
 }
 
-#define DTI_HASH_START 14695981039346656037ull
-
 DTI_PUBLIC(dt_store_hash, (dt_store * s, uint64_t *hash), s, DTI_OF(dt_store), (s, hash)) {
     DTI_NEED(s->base, hash);
     *hash = DTI_HASH_START;

@@ -79,6 +79,14 @@ static inline const dti_backend *dti_store_backend(const dt_store *s, int arena)
     return arena == DTI_ARENA_STATE && s->host ? s->host->backend : s->device->backend;
 }
 
+/* Makes an arena larger, with its first `keep` bytes; zeros after those. */
+static dt_result dti_arena_grow(dt_store *s, dti_arena arena, uint64_t bytes, uint64_t keep);
+static const char *dti_store_name(const void *store, uint32_t i); /* of parameter i */
+#define DTI_HASH_START 14695981039346656037ull
+/* Adds bytes of an arena to a hash. */
+static dt_result dti_store_hash_range(dt_store *s, dti_arena arena, uint64_t offset, uint64_t bytes,
+                                      uint64_t *hash);
+static dt_result dti_store_idle(const dt_store *s); /* INVALID: a program has a step under way */
 /* INVALID: the store has not the parameters now. */
 static dt_result dti_store_whole(const dt_store *s);
 /* Ends it, also when it is a trainer's. */
