@@ -9,7 +9,8 @@ work=$root/build/test_guide
 rm -rf "$work"
 mkdir -p "$work"
 filters=$*
-readers=${reader_libs-} # what the library reads files with
+library=${library-} # its objects
+readers=${reader_libs-} # what it reads files with
 pictures=guide_pictures_learn_goes_on_and_writes_a_log
 
 . tests/scripts/wanted.sh

@@ -151,7 +151,7 @@ parts_miss() {
 without_parts() {
     for left_out in $parts; do
         # shellcheck disable=SC2046 # words are meant
-        parts_miss "$1" dti_missing_DT_IMPLEMENTATION_$left_out \
+        parts_miss "$1" "dti_missing_DT_IMPLEMENTATION_$left_out" \
             $(echo "$parts" | sed "s/$left_out//") || return 0
     done
     pass
