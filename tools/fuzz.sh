@@ -39,7 +39,7 @@ fuzz_object() {
     shift
     say "clang $name, to fuzz it"
     # shellcheck disable=SC2086 # words are meant
-    clang $flags -I. -Itests -c "$@" -o "build/fuzz/$name.o"
+    clang $flags $here -Itests -c "$@" -o "build/fuzz/$name.o"
 }
 
 # fuzz_link NAME: with the server's object, unless it has an implementation of its own.

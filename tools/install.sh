@@ -21,7 +21,7 @@ install_to() {
     header
     compile build/dtrun tools/dtrun.c
     mkdir -p "$root/include" "$root/lib/pkgconfig" "$root/bin"
-    cp dtrain.h "$root/include/dtrain.h"
+    cp $dtrain_h "$root/include/dtrain.h"
     cp build/dtrun "$root/bin/dtrun"
     version=$(sed -n 's/^#define DT_VERSION "\(.*\)"$/\1/p' src/api/config.h)
     cat >"$root/lib/pkgconfig/dtrain.pc" <<END

@@ -10,7 +10,8 @@ filters=$*
 
 . tests/scripts/wanted.sh
 
-newer() { [ -e "$1" ] && [ "$1" -nt dtrain.h ] && [ "$1" -nt "$2" ]; }
+header=build/include/dtrain.h
+newer() { [ -e "$1" ] && [ "$1" -nt $header ] && [ "$1" -nt "$2" ]; }
 
 # Clang compiles the implementation in seconds when it does not optimise: for what must link and run.
 quickest=${CC:-cc}
@@ -32,7 +33,7 @@ app_test() {
     if ! newer "$folder/a.out" README.md; then
         rm -rf "$folder"
         mkdir -p "$folder"
-        cp dtrain.h "$folder"
+        cp $header "$folder"
         write_app >"$folder/app.c"
         if ! (cd "$folder" && "$@") >"$folder.log" 2>&1; then
             fail "$test" "does not build" "$folder.log"
@@ -68,7 +69,7 @@ int devices(void);
 int main(void) { return devices() != 1; }
 C
     if ! newer $work/two tests/scripts/apps.sh; then
-        "$quickest" -O0 -DDT_NO_VULKAN -DDT_NO_COMM -I. $work/one.c $work/two.c \
+        "$quickest" -O0 -DDT_NO_VULKAN -DDT_NO_COMM -Ibuild/include -I. $work/one.c $work/two.c \
             -o $work/two -lm -lpthread >$work/two.log 2>&1 ||
             { fail $test "does not build" $work/two.log; return 0; }
     fi
@@ -81,7 +82,7 @@ language_test() {
     command -v "$2" >/dev/null 2>&1 || { skip "$1" "there is no $2"; return 0; }
     printf '#include "dtrain.h"\n#include "dtrain.h"\nint main(void) { return DT_OK; }\n' \
         >"$work/declare.$3"
-    if "$2" "-std=$4" -Wall -Wextra -pedantic -Werror -fsyntax-only -I. "$work/declare.$3" \
+    if "$2" "-std=$4" -Wall -Wextra -pedantic -Werror -fsyntax-only -Ibuild/include -I. "$work/declare.$3" \
         >"$work/$1.log" 2>&1; then pass; else fail "$1" "does not compile" "$work/$1.log"; fi
 }
 
@@ -91,7 +92,7 @@ no_comm_test() {
     wanted "$test" || return 0
     if ! newer $work/no_comm tests/scripts/no_comm.c; then
         rm -f $work/no_comm
-        "$quickest" -O0 -I. tests/scripts/no_comm.c -o $work/no_comm -lm -lpthread >$work/no_comm.log 2>&1
+        "$quickest" -O0 -Ibuild/include -I. tests/scripts/no_comm.c -o $work/no_comm -lm -lpthread >$work/no_comm.log 2>&1
     fi
     [ -x $work/no_comm ] || { fail $test "does not build" $work/no_comm.log; return 0; }
     for devices in cpu cpu:2; do
@@ -117,7 +118,7 @@ light_test() {
     test=$1
     shift
     wanted "$test" || return 0
-    "$quickest" -O0 -I. "$@" tests/scripts/light.c -o $work/light -lm -ldl -lpthread >$work/light.log 2>&1 ||
+    "$quickest" -O0 -Ibuild/include -I. "$@" tests/scripts/light.c -o $work/light -lm -ldl -lpthread >$work/light.log 2>&1 ||
         { fail "$test" "does not build: $*" $work/light.log; return 0; }
     $work/light $work/light.safetensors >$work/light.out 2>$work/light.log ||
         { fail "$test" "exit status $?: DTRAIN_DRAW=$day, $*" $work/light.log; return 0; }

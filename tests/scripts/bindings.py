@@ -116,8 +116,8 @@ def knows_xor(dt, store, x, y):
 def bindings_have_the_layout_of_the_compiler(dt, folder, compiler):
     rows = [(i["name"], m["name"]) for i in dt.items if i["kind"] == "struct" for m in i["members"]]
     lines = "".join(f'printf("%zu %zu\\n", sizeof({s}), offsetof({s}, {m}));\n' for s, m in rows)
-    text = f'#include "dtrain.h"\n#include <stdio.h>\nint main(void) {{\n{lines}return 0;\n}}\n'
-    subprocess.run([compiler, "-x", "c", "-I.", "-", "-o", f"{folder}/layout"], input=text, text=True,
+    text = f'#include <dtrain.h>\n#include <stdio.h>\nint main(void) {{\n{lines}return 0;\n}}\n'
+    subprocess.run([compiler, "-x", "c", "-Ibuild/include", "-", "-o", f"{folder}/layout"], input=text, text=True,
                    check=True)
     said = subprocess.run([f"{folder}/layout"], capture_output=True, text=True, check=True).stdout
     for (struct, member), line in zip(rows, said.split("\n")):
@@ -174,4 +174,4 @@ def bindings_get_the_text_of_an_error(dt, *_):
 
 if __name__ == "__main__":
     test, folder, compiler = sys.argv[1:]
-    globals()[test](bind("api.json", f"./{folder}/libdtrain.so"), folder, compiler)
+    globals()[test](bind("build/include/api.json", f"./{folder}/libdtrain.so"), folder, compiler)

@@ -14,9 +14,11 @@ filters=$*
 compiler=${CC:-cc}
 if command -v clang >/dev/null 2>&1; then compiler=clang; fi
 
+header=build/include/dtrain.h
+
 shared_library() {
-    if [ $work/libdtrain.so -nt dtrain.h ]; then return 0; fi
-    "$compiler" -O0 -w -shared -fPIC -DDT_NO_VULKAN -DDT_IMPLEMENTATION -x c dtrain.h \
+    if [ $work/libdtrain.so -nt $header ]; then return 0; fi
+    "$compiler" -O0 -w -shared -fPIC -DDT_NO_VULKAN -DDT_IMPLEMENTATION -x c $header \
         -o $work/libdtrain.so -lm -ldl -lpthread >$work/build.log 2>&1
 }
 

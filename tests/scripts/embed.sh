@@ -50,14 +50,15 @@ pkg_config_test() {
 
 # The application has the implementation from dtrain::dtrain, and one option of its own.
 write_cmake_project() {
-    mkdir -p "$work/project"
+    mkdir -p "$work/project" "$work/tree" # with the header that src/ gives, whatever is committed
+    ln -s "$root/CMakeLists.txt" "$root/src" "$root/build/include/dtrain.h" "$work/tree"
     sed '/DT_IMPLEMENTATION/d' "$work/app.c" >"$work/project/app.c"
     cat >"$work/project/CMakeLists.txt" <<END
 cmake_minimum_required(VERSION 3.14)
 project(app LANGUAGES C)
 include(FetchContent)
 set(DTRAIN_DEFINITIONS DT_NO_VULKAN CACHE STRING "")
-FetchContent_Declare(dtrain SOURCE_DIR "$root")
+FetchContent_Declare(dtrain SOURCE_DIR "$work/tree")
 FetchContent_MakeAvailable(dtrain)
 add_executable(app app.c)
 target_link_libraries(app PRIVATE dtrain::dtrain)

@@ -24,8 +24,8 @@ program() {
         open { text = text $0 "\n" }' "docs/guide/$1.md" >"$source"
     [ -s "$source" ] || { echo "  docs/guide/$1.md has no program $2" && return 1; }
     case $3 in
-    c) ${CC:-cc} -O2 -Wall -DDTI_IMPLEMENTED -I. "$source" $library -o "$work/$1.$2" -lm -ldl -lpthread $readers ;;
-    cpp) ${CXX:-c++} -std=c++20 -O2 -Wall -I. "$source" $library -o "$work/$1.$2" -lm -ldl -lpthread $readers ;;
+    c) ${CC:-cc} -O2 -Wall -DDTI_IMPLEMENTED -Ibuild/include -I. "$source" $library -o "$work/$1.$2" -lm -ldl -lpthread $readers ;;
+    cpp) ${CXX:-c++} -std=c++20 -O2 -Wall -Ibuild/include -I. "$source" $library -o "$work/$1.$2" -lm -ldl -lpthread $readers ;;
     esac >"$work/$1.$2.err" 2>&1 || { cat "$work/$1.$2.err" && return 1; }
 }
 

@@ -11,8 +11,9 @@ golden=tests/golden/hostile_host.hash
 
 . tests/scripts/wanted.sh
 
-newer() { [ -e "$1" ] && [ "$1" -nt dtrain.h ] && [ "$1" -nt "$2" ]; }
-newer_tests() { newer "$1" dtrain.h && [ -z "$(find tests -name '*.[ch]' -newer "$1")" ]; }
+header=build/include/dtrain.h
+newer() { [ -e "$1" ] && [ "$1" -nt $header ] && [ "$1" -nt "$2" ]; }
+newer_tests() { newer "$1" $header && [ -z "$(find tests -name '*.[ch]' -newer "$1")" ]; }
 
 # Clang compiles the implementation in seconds when it does not optimise: for what must link and run.
 quickest=${CC:-cc}
@@ -32,7 +33,7 @@ host_build() {
     newer "$work/$name" tests/scripts/hostile_host.c && return 0
     rm -f "$work/$name"
     # shellcheck disable=SC2086 # words are meant
-    "$compiler" "$@" $warnings -I. tests/scripts/hostile_host.c -o "$work/$name" -lm -ldl -lpthread \
+    "$compiler" "$@" $warnings -Ibuild/include -I. tests/scripts/hostile_host.c -o "$work/$name" -lm -ldl -lpthread \
         >"$work/$name.log" 2>&1
 }
 
@@ -66,7 +67,7 @@ builds='gcc_O0 clang_O0 gcc_fast clang_fast'
 if [ -n "${DTRAIN_TEST_LONG-}" ]; then
     builds="$builds gcc_O2 clang_O2"
 elif [ -z "$filters" ]; then
-    case $(cksum <dtrain.h) in
+    case $(cksum <$header) in
     *[02468]' '*) builds='gcc_O0 clang_O0 gcc_fast' ;;
     *) builds='gcc_O0 clang_O0 clang_fast' ;;
     esac
@@ -129,7 +130,7 @@ parts_link() {
     shift
     for part in "$@"; do objects="$objects build/dtrain_$part.o"; done
     # shellcheck disable=SC2086 # words are meant
-    ${CC:-cc} ${CFLAGS:--O2} -DDTI_IMPLEMENTED -I. tests/scripts/hostile_host.c $objects -o "$program" \
+    ${CC:-cc} ${CFLAGS:--O2} -DDTI_IMPLEMENTED -Ibuild/include -I. tests/scripts/hostile_host.c $objects -o "$program" \
         -lm -ldl -lpthread ${reader_libs-} >"$program.log" 2>&1
 }
 
@@ -161,7 +162,7 @@ without_parts() {
 other_options() {
     option=DT_NO_AVX512 name=$1
     for part in DATA GRAPH; do
-        "$quickest" -O0 -w "-D$option" "-DDT_IMPLEMENTATION_$part" -x c -c dtrain.h \
+        "$quickest" -O0 -w "-D$option" "-DDT_IMPLEMENTATION_$part" -x c -c $header \
             -o "build/dtrain_other_$part.o" >$work/cc_other.log 2>&1 ||
             { fail "$name" "does not compile" $work/cc_other.log; return 0; }
     done
@@ -211,7 +212,7 @@ arm_root=/usr/aarch64-linux-gnu
 arm_build() {
     newer_tests "$work/arm_host" && return 0
     rm -f "$work/arm_host" "$work/arm_dtest"
-    set -- $arm_gcc -Wall -Wextra -Wno-misleading-indentation -I. -Itests -DDT_NO_VULKAN
+    set -- $arm_gcc -Wall -Wextra -Wno-misleading-indentation -Ibuild/include -I. -Itests -DDT_NO_VULKAN
     "$@" -Werror -O1 -c tests/main.c -o $work/arm_main.o >$work/arm_dtest.log 2>&1 || return 0
     "$@" -O1 tests/harness.c $work/arm_main.o -o $work/arm_dtest -lm -lpthread >$work/arm_dtest.log 2>&1
     "$@" -O1 -Dmain=harness_main -c tests/harness.c -o $work/arm_harness.o >$work/arm_host.log 2>&1
@@ -274,7 +275,7 @@ no_simd_test() {
     test=a_build_without_simd_computes_every_op_within_its_bound
     if ! newer_tests "$work/no_simd"; then
         rm -f "$work/no_simd"
-        "$quickest" -O0 -DDTI_NO_SIMD -DDT_NO_VULKAN -I. -Itests tests/main.c \
+        "$quickest" -O0 -DDTI_NO_SIMD -DDT_NO_VULKAN -Ibuild/include -I. -Itests tests/main.c \
             tests/harness.c -o "$work/no_simd" -lm -ldl -lpthread >"$work/no_simd.log" 2>&1
     fi
     [ -x "$work/no_simd" ] || { fail $test "does not build" "$work/no_simd.log"; return 0; }

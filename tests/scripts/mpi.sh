@@ -25,12 +25,12 @@ build() {
     lacks="$mpicc finds no mpi.h"
     echo '#include <mpi.h>' | "$mpicc" -x c -E - >/dev/null 2>&1 || return 1
     # shellcheck disable=SC2086 # words are meant
-    "$mpicc" ${CFLAGS:--O1} -g -Wall -Wextra -I. -Itests tests/comm/mpi_ranks.c \
+    "$mpicc" ${CFLAGS:--O1} -g -Wall -Wextra -Ibuild/include -I. -Itests tests/comm/mpi_ranks.c \
         -o $work/ranks -lm -ldl -lpthread >$work/build.log 2>&1
     built=$?
     # Clang, where it is, compiles the whole library in seconds when it does not optimise.
     if command -v clang >/dev/null 2>&1; then export OMPI_CC=clang MPICH_CC=clang; fi
-    "$mpicc" -O0 -g -w -I. -Itests tests/comm/mpi_train.c -o $work/train -lm -ldl -lpthread \
+    "$mpicc" -O0 -g -w -Ibuild/include -I. -Itests tests/comm/mpi_train.c -o $work/train -lm -ldl -lpthread \
         >>$work/build.log 2>&1 || built=1
 }
 

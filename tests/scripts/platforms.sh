@@ -109,7 +109,7 @@ spent() {
 
 build() {
     # shellcheck disable=SC2086 # words are meant
-    $compiler $level $warnings $classes $vulkan -I. -Itests $flags tests/platforms.c -o "$program" \
+    $compiler $level $warnings $classes $vulkan -Ibuild/include -I. -Itests $flags tests/platforms.c -o "$program" \
         $libs || return 1
     if [ "$name" != musl ]; then return 0; fi
     musl-gcc -static "$program" -o $work/musl && program=$work/musl

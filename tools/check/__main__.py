@@ -26,6 +26,11 @@ amalgamate = SourceFileLoader("amalgamate", "tools/generate/amalgamate").load_mo
 pipelines = SourceFileLoader("pipelines", "tools/check/pipelines.py").load_module()
 
 
+# Made from src/ by every run. A text from standard input includes <dtrain.h>: by "dtrain.h" the compiler
+# would find the committed one first, which only check_header and check_api are about.
+HEADER, API, INCLUDES = "build/include/dtrain.h", "build/include/api.json", ("-Ibuild/include", "-I.")
+
+
 def listed_files():
     """The files of src/dtrain.c's list, in its order: the one list of files, layers and rooms."""
     return re.findall(r'#include "((?!\.\.)[^"]+/[^"]+)"', amalgamate.read("src/dtrain.c"))
@@ -300,12 +305,12 @@ def check_systems():
 
 
 def check_header():
-    """dtrain.h is what src/ gives."""
+    """The committed dtrain.h is what src/ gives."""
     return run(sys.executable, "tools/generate/amalgamate", "--check").stdout
 
 
 def check_api():
-    """api.json is what src/api gives, all of dtrain.h, and no name of 0.1 is gone without a word."""
+    """The committed api.json is what src/api gives, all of dtrain.h, and no name of 0.1 is gone without a word."""
     done = run(sys.executable, "tools/generate/api", "--check")
     if not done.returncode:
         done = run(sys.executable, "tools/check/api_check")
@@ -373,7 +378,7 @@ def check_docs():
         return done.stdout or "docs/ops.md is stale: run tools/generate/ops_doc"
     shaders = sources("shaders/**/*.comp", "shaders/**/*.glsl", "shaders/**/*.h")
     known = set(re.findall(r"\b(?:dti?_\w+|DTI?_[A-Z]\w*)", "".join(
-        amalgamate.read(n) for n in ["dtrain.h"] + shaders)))
+        amalgamate.read(n) for n in [HEADER] + shaders)))
     bad = []
     for name in sources("README.md", "CONTRIBUTING.md", "docs/*.md"):
         for i, line in enumerate(amalgamate.read(name).split("\n"), 1):
@@ -422,7 +427,7 @@ def check_launches():
     """No launch of seven networks leaves a GPU idle, but for those in tools/check/launches.txt."""
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "dtlint")
-        done = run(shutil.which("clang") or "cc", "-O0", "-w", "-I.", "tools/check/dtlint.c", "-o", out,
+        done = run(shutil.which("clang") or "cc", "-O0", "-w", *INCLUDES, "tools/check/dtlint.c", "-o", out,
                    "-lm", "-ldl", "-lpthread")
         if done.returncode:
             return head(done.stdout)
@@ -468,7 +473,7 @@ def fields_of(items, struct, prefix=""):
 
 def check_fields():
     """Each member of a description in a table of fields has a row of its type: none is forgotten."""
-    items = {i.get("name"): i for i in json.loads(amalgamate.read("api.json"))["items"]}
+    items = {i.get("name"): i for i in json.loads(amalgamate.read(API))["items"]}
     rows, bad = {}, []
     for name in sources("src/**/*.c"):
         for struct, path, kind, _ in FIELD.findall(amalgamate.read(name)):
@@ -526,9 +531,9 @@ def check_order():
 def check_calls():
     """Every public function is called with wrong arguments: it has a row in tests/wrong/test_wrong_*.c."""
     def preprocessed(text):
-        return run("gcc", "-E", "-P", "-x", "c", "-I.", "-Itests", "-", text=text).stdout
+        return run("gcc", "-E", "-P", "-x", "c", *INCLUDES, "-Itests", "-", text=text).stdout
 
-    declared = re.findall(r"\bextern [^;{}()]*?\b(dt_\w+)\s*\(", preprocessed('#include "dtrain.h"\n'))
+    declared = re.findall(r"\bextern [^;{}()]*?\b(dt_\w+)\s*\(", preprocessed('#include <dtrain.h>\n'))
     if len(declared) < 100:
         return f"only {len(declared)} public functions were found in dtrain.h"
     files = sources("tests/wrong/test_wrong_*.c")
@@ -573,12 +578,12 @@ def check_callbacks():
 def compile_text(compiler, flags, text, out):
     # GCC takes 11 s for this one of -Wall, and one without it; Clang's rows have it.
     quick = ["-Wno-misleading-indentation"] if compiler == "gcc" else []
-    return run(compiler, *flags, *quick, "-I.", "-c", "-o", out, "-", text=text)
+    return run(compiler, *flags, *quick, *INCLUDES, "-c", "-o", out, "-", text=text)
 
 
 def check_public():
     """The declarations are written out, C99 to C20 in C++, twice included, also without warnings."""
-    text, out = '#include "dtrain.h"\n#include "dtrain.h"\n', os.devnull
+    text, out = '#include <dtrain.h>\n#include <dtrain.h>\n', os.devnull
     use = "int main(void) { return 0; }\n"
     bad = [f"{n}: a name made of pieces (##): write each declaration out, so that a reader finds it"
            for n in sources("src/api/*.h") if "##" in code_of(n)]
@@ -599,7 +604,7 @@ def check_public():
 
 ARGUMENT = re.compile(r", &\((dt_\w+_desc)\)\s*\{")
 # What the snippets of the pages take for given.
-AROUND = """#include "dtrain.h"
+AROUND = """#include <dtrain.h>
 #include <stdio.h>
 #include <vulkan/vulkan.h>
 static struct {
@@ -631,8 +636,9 @@ def check_snippets():
     bad, count = [], 0
     for name, text, whole in snippets():
         text = ARGUMENT.sub(r", \1{", text.replace("#define DT_IMPLEMENTATION", ""))
+        text = text.replace('"dtrain.h"', "<dtrain.h>")
         text = text if whole else AROUND + text + "}}\n"
-        done = run("g++", "-x", "c++", "-std=c++20", "-fsyntax-only", "-fpermissive", "-w", "-I.", "-",
+        done = run("g++", "-x", "c++", "-std=c++20", "-fsyntax-only", "-fpermissive", "-w", *INCLUDES, "-",
                    text=text)
         # examples have designated arrays too, which C++ has not
         wrong = "designator order" in done.stdout if name.startswith("examples/") else done.returncode
@@ -646,7 +652,7 @@ def check_snippets():
 
 def check_implementation():
     """The implementation has no warnings, whatever the compiler, the options and the part."""
-    text = '#include "dtrain.h"\n'
+    text = '#include <dtrain.h>\n'
     # What optimisers say of it is in check_symbols and check_alone, and of -O0 and -O3, of which a
     # program is made, in tests/scripts/machines.sh. Parsing takes a fiftieth of the time.
     parsed = [["-std=c11"], ["-O3", "-ffast-math", "-march=native"],
@@ -671,7 +677,7 @@ def check_implementation():
 def check_tools():
     """The programs of tools/ compile, also those that no test runs; not what needs an MPI library."""
     def parsed(name):
-        done = run("clang", "-fsyntax-only", "-w", "-DDT_WITH_OPENSSL", "-I.", name)
+        done = run("clang", "-fsyntax-only", "-w", "-DDT_WITH_OPENSSL", *INCLUDES, name)
         return f"{name}:\n{head(done.stdout)}" if done.returncode else ""
 
     files = [n for n in sources("tools/**/*.c") if "<mpi.h>" not in amalgamate.read(n)]
@@ -697,7 +703,7 @@ def literals(code):
 def gone_names():
     """Finds names of 0.1 in a text that the header has not: dt_x, dt_x.y, .y, `y =`, `y is `, y_z."""
     known = set()
-    for item in json.loads(amalgamate.read("api.json"))["items"]:
+    for item in json.loads(amalgamate.read(API))["items"]:
         parts = item.get("members", []) + item.get("values", [])
         known |= {item.get("name")} | {p["name"] for p in parts}
         known |= {f"{item.get('name')}.{p['name']}" for p in parts}
@@ -899,7 +905,7 @@ def object_bytes(out):
 
 def check_symbols():
     """The object shows dt_ names only, takes nothing inexact of libm, and keeps its budgets."""
-    text = '#define DT_IMPLEMENTATION\n#include "dtrain.h"\n'
+    text = '#define DT_IMPLEMENTATION\n#include <dtrain.h>\n'
     with tempfile.TemporaryDirectory() as folder:
         out, before = os.path.join(folder, "dtrain.o"), resource.getrusage(resource.RUSAGE_CHILDREN)
         done = compile_text("gcc", ["-x", "c", "-O2", *WARNINGS], text, out)
@@ -911,8 +917,8 @@ def check_symbols():
         total = object_bytes(out)
         found = bytes_by_folder(out, total)
     wrong = [n.split()[-1] for n in names if n and not n.split()[-1].startswith("dt_")]
-    print(f"   header {os.path.getsize('dtrain.h') / 1e6:.2f} MB, "
-          f"{amalgamate.read('dtrain.h').count(chr(10))} lines; object {total / 1e6:.3f} MB (gcc -O2)")
+    print(f"   header {os.path.getsize(HEADER) / 1e6:.2f} MB, "
+          f"{amalgamate.read(HEADER).count(chr(10))} lines; object {total / 1e6:.3f} MB (gcc -O2)")
     return "\n".join([f"{n} is global and has no dt_" for n in wrong] +
                      [f"{n} of libm has other bits on another system; see dti_ln"
                       for n in sorted(taken & INEXACT)] + over_budget(found, total, seconds))
@@ -927,7 +933,7 @@ def check_dead():
     with tempfile.TemporaryDirectory() as folder:
         out, rest = (os.path.join(folder, name) for name in ("dtrain.o", "rest.o"))
         done = compile_text("gcc", ["-x", "c", "-O0", "-w", "-fkeep-static-functions", "-ffunction-sections"],
-                            '#define DT_IMPLEMENTATION\n#include "dtrain.h"\n', out)
+                            '#define DT_IMPLEMENTATION\n#include <dtrain.h>\n', out)
         if done.returncode:
             return head(done.stdout)
         roots = [f"-u{n}" for n in symbols_of(out).get("T", ()) if n.startswith("dt_")]
@@ -944,7 +950,7 @@ PASTED = re.compile(r"_emit$")
 def check_parameters():
     """A parameter that a function does not use is there for those who call it by a pointer."""
     pragma = "ignored \"-Wunused-parameter\""
-    text = amalgamate.read("dtrain.h").replace(pragma, pragma.replace("unused-parameter", "cpp"))
+    text = amalgamate.read(HEADER).replace(pragma, pragma.replace("unused-parameter", "cpp"))
     said = compile_text("gcc", ["-x", "c", "-fsyntax-only", "-Wunused-parameter", "-DDT_IMPLEMENTATION"],
                         text, os.devnull).stdout
     code, unused, function, bodies = "".join(code_of(n) for n in sources("src/**/*.[ch]")), [], "", {}
@@ -1007,7 +1013,7 @@ def check_parts():
     with tempfile.TemporaryDirectory() as folder:
         def compiled(part):
             out = os.path.join(folder, part + ".o")
-            text = f'#define DT_IMPLEMENTATION{part}\n#include "dtrain.h"\n'
+            text = f'#define DT_IMPLEMENTATION{part}\n#include <dtrain.h>\n'
             done = compile_text("clang", ["-x", "c", "-O0", "-fno-pic", *WARNINGS], text, out)
             return head(done.stdout) if done.returncode else symbols_of(out)
 
@@ -1017,7 +1023,7 @@ def check_parts():
     failed = [done for done in (whole, *parts) if isinstance(done, str)]
     bad = failed or wrong_in_parts(dict(zip(PARTS, parts)), whole)
     done = compile_text("clang", ["-x", "c", "-fsyntax-only", "-DDT_STATIC", "-DDT_IMPLEMENTATION_GRAPH"],
-                        '#include "dtrain.h"\n', os.devnull)
+                        '#include <dtrain.h>\n', os.devnull)
     if done.returncode == 0 or "DT_STATIC keeps all" not in done.stdout:
         bad.append("a part with DT_STATIC must be an #error that says so")
     return "\n".join(bad)
@@ -1030,7 +1036,7 @@ CONNECTS = {"socket", "connect", "bind", "listen", "accept", "send", "recv", "po
 
 def check_alone():
     """Without Vulkan and dt_comm's connections nothing of a network is left. Reports the size."""
-    text = '#define DT_IMPLEMENTATION\n#include "dtrain.h"\n'
+    text = '#define DT_IMPLEMENTATION\n#include <dtrain.h>\n'
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "dtrain.o")
         done = compile_text("gcc", ["-x", "c", "-O2", "-DDT_NO_VULKAN", "-DDT_NO_COMM", *WARNINGS],
@@ -1071,6 +1077,10 @@ def main():
     unknown = [n for n in wanted if n not in CHECKS]
     if unknown:
         sys.exit(f"check: unknown {unknown[0]}; there are {' '.join(CHECKS)}")
+    for tool in ("amalgamate", "api"):
+        made = run(sys.executable, "tools/generate/" + tool)
+        if made.returncode:
+            sys.exit(made.stdout)
     failed = 0
     for name in wanted:
         print(f"-- {name}: {CHECKS[name].__doc__.strip()}", flush=True)

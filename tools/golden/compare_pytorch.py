@@ -12,7 +12,7 @@ off, if that is more; those with kinks may be off by five times as much as PyTor
 The test suite has smaller versions of both, and the losses of the whole ones at batch 8
 (tests/golden/test_golden_image.c); this is the whole comparison, which takes a minute and no fixture.
 
-    cc -O2 -I. tools/golden/dtcompare.c -o build/dtcompare -lm -ldl -lpthread
+    cc -O2 -Ibuild/include -I. tools/golden/dtcompare.c -o build/dtcompare -lm -ldl -lpthread
     /usr/bin/python3 tools/golden/compare_pytorch.py [--device cpu] [--batch 64] [--steps 5] [MODEL]...
 """
 import argparse

@@ -21,26 +21,34 @@ fresh_flags() {
     fi
 }
 
+# What everything here is compiled with; the one at the top is as old as its last commit (./build.sh header).
+dtrain_h=build/include/dtrain.h
+here='-Ibuild/include -I.'
+
 # Without Python the committed header is taken as it is: `train` needs a C compiler only.
 header() {
-    if newer build/header.stamp src shaders/lib tools/generate/amalgamate tools/generate/api && [ -e dtrain.h ] &&
-        [ -e api.json ]; then return 0; fi
-    if ! have python3; then
-        [ -e dtrain.h ] || die "dtrain.h is missing and python3 is needed to write it"
+    if newer build/header.stamp src shaders/lib tools/generate/amalgamate tools/generate/api && [ -e $dtrain_h ]; then
         return 0
     fi
-    touch build/header.begun
+    mkdir -p build/include
+    if ! have python3; then
+        [ -e dtrain.h ] || die "dtrain.h is missing and python3 is needed to write it"
+        cmp -s dtrain.h $dtrain_h || cp dtrain.h $dtrain_h
+        return 0
+    fi
+    begun=build/header.$$ # others may do the same, as .ci/run's two
+    touch $begun
     python3 tools/generate/amalgamate
     python3 tools/generate/api
-    mv build/header.begun build/header.stamp
+    mv $begun build/header.stamp
 }
 
 # What a file that only declares sees of dtrain.h. It is compiled again when that changes, not with
 # every line of the implementation.
 public_part() {
-    if newer build/public_part.stamp dtrain.h; then return 0; fi
-    part=build/public_part.$$ # others may do the same, as .ci/run's two
-    sed '/^#if (defined DT_IMPLEMENTATION/q' dtrain.h >$part
+    if newer build/public_part.stamp $dtrain_h; then return 0; fi
+    part=build/public_part.$$
+    sed '/^#if (defined DT_IMPLEMENTATION/q' $dtrain_h >$part
     if cmp -s $part build/public_part.h; then rm $part; else mv $part build/public_part.h; fi
     touch build/public_part.stamp
 }
@@ -50,11 +58,11 @@ public_part() {
 compile() {
     output=$1 source=$2
     shift 2
-    if newer "$output" "${source%.c}"* dtrain.h build/flags; then return 0; fi
+    if newer "$output" "${source%.c}"* $dtrain_h build/flags; then return 0; fi
     say "$CC $source"
     case $source in tools/view/dtinfo.c) set -- "$@" -O0 ;; esac # it computes nothing
     # shellcheck disable=SC2086 # words are meant
-    "$CC" $CFLAGS "$@" -I. "$source" -o "$output" $LIBS
+    "$CC" $CFLAGS "$@" $here "$source" -o "$output" $LIBS
 }
 
 # What files are read by, where it is: without it deflated arrays, or pictures, are refused.
@@ -84,10 +92,10 @@ library=$(printf 'build/dtrain_%s.o ' $implementation)
 export library
 
 build_part() {
-    if newer "build/dtrain_$1.o" dtrain.h build/flags; then return 0; fi
+    if newer "build/dtrain_$1.o" $dtrain_h build/flags; then return 0; fi
     say "$CC dtrain.h: $1"
     # shellcheck disable=SC2086 # words are meant
-    "$CC" $CFLAGS $readers "-DDT_IMPLEMENTATION_$1" -x c -c dtrain.h -o "build/dtrain_$1.o"
+    "$CC" $CFLAGS $readers "-DDT_IMPLEMENTATION_$1" -x c -c $dtrain_h -o "build/dtrain_$1.o"
 }
 
 # shellcheck disable=SC2086 # words are meant
@@ -99,7 +107,7 @@ linked() {
     if newer "$output" "$1" examples/*.h $library build/flags; then return 0; fi
     say "$CC $1"
     # shellcheck disable=SC2086
-    "$CC" $CFLAGS -DDTI_IMPLEMENTED -I. "$1" $library -o "$output" $LIBS $reader_libs
+    "$CC" $CFLAGS -DDTI_IMPLEMENTED $here "$1" $library -o "$output" $LIBS $reader_libs
 }
 
 # in_lanes WORK...: a lane for each processor.

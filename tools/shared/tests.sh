@@ -32,14 +32,14 @@ build_test() {
     object=$out/$(basename "$1" .c).o
     sources="$1 $(echo tests/*.h tests/*/*.h) build/public_part.h $out/flags"
     case $1 in
-    tests/main.c | tests/fuzz/test_fuzz.c) sources="$sources dtrain.h tests tools/check/launches.h tools/view" ;;
+    tests/main.c | tests/fuzz/test_fuzz.c) sources="$sources $dtrain_h tests tools/check/launches.h tools/view" ;;
     tests/golden/test_golden_gpt2.c) sources="$sources examples/gpt2.c" ;;
     esac
     # shellcheck disable=SC2086
     if newer "$object" $sources; then return 0; fi
     say "$CC $1"
     # shellcheck disable=SC2086
-    "$CC" $CFLAGS $(test_level "$1") $readers -g $warnings -I. -Itests -c "$1" -o "$object"
+    "$CC" $CFLAGS $(test_level "$1") $readers -g $warnings $here -Itests -c "$1" -o "$object"
 }
 
 link_tests() {
@@ -59,13 +59,13 @@ build_tests() {
 
 # The collectives' tests are a program of their own, which compiles nothing else: in seconds.
 build_comm_tests() {
-    if newer $out/dtest_comm tests/comm tests/fuzz tests/harness.c tests/harness.h dtrain.h \
+    if newer $out/dtest_comm tests/comm tests/fuzz tests/harness.c tests/harness.h $dtrain_h \
         $out/flags; then
         return 0
     fi
     say "$CC tests/comm/main.c"
     # shellcheck disable=SC2086 # words are meant
-    "$CC" $CFLAGS $secure -g $warnings -I. -Itests tests/comm/main.c tests/harness.c \
+    "$CC" $CFLAGS $secure -g $warnings $here -Itests tests/comm/main.c tests/harness.c \
         -o $out/dtest_comm $LIBS $secure_libs
 }
 
