@@ -982,7 +982,7 @@ def symbols_of(out):
 
 def wrong_in_parts(objects, whole):
     """objects: part -> symbols_of. A letter in capitals is defined for other files to use."""
-    text = amalgamate.read("dtrain.h")
+    text = amalgamate.read(HEADER)
     seam = set(re.findall(r"^DTI_SEAM\b[^;(]*?\b(dti_\w+)[(;]", text, re.M))
     shared = set(re.findall(r"\bdti_\w+", amalgamate.text_of_parts(text.split("\n"))[None]))
     tables = {part: {n for n in found.get("r", ()) if re.fullmatch(r"dti_\w+", n)}
