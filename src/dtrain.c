@@ -310,16 +310,24 @@ DTI_OPTIMIZE_END
 
 /* ---- nn: named parameters, initialisers, layers */
 #ifdef DTI_COMPILES_DATA
+#undef DTI_OPTIONAL
+#define DTI_OPTIONAL(X) X(COMPOSED)
 #include "nn/nn_compose.c"
 #include "nn/nn_order.c"
 #include "nn/nn_angle.c"
 #include "nn/nn_fold.c"
 #include "nn/nn_einsum.c"
+#undef DTI_OPTIONAL
+#define DTI_OPTIONAL(X) X(ALWAYS)
 #include "nn/nn_linear.c"
 #include "nn/nn_table.c"
 #include "nn/nn_conv.c"
 #include "nn/nn_norm.c"
+#undef DTI_OPTIONAL
+#define DTI_OPTIONAL(X) X(COMPOSED)
 #include "nn/nn_loss.c"
+#undef DTI_OPTIONAL
+#define DTI_OPTIONAL(X) X(ALWAYS)
 #include "nn/nn_attention.c"
 #include "nn/nn_transformer.c"
 #undef DTI_OPTIONAL

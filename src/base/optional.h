@@ -28,6 +28,8 @@
 #define DT_NO_AUGMENT
 #undef DT_NO_OPTIMIZERS
 #define DT_NO_OPTIMIZERS
+#undef DT_NO_COMPOSED
+#define DT_NO_COMPOSED
 #undef DT_NO_RECURRENT
 #define DT_NO_RECURRENT
 #undef DT_NO_CTC
@@ -89,6 +91,11 @@
 #else
 #define DTI_HAS_OPTIMIZERS 1
 #endif
+#ifdef DT_NO_COMPOSED
+#define DTI_HAS_COMPOSED 0
+#else
+#define DTI_HAS_COMPOSED 1
+#endif
 #ifdef DT_NO_RECURRENT
 #define DTI_HAS_RECURRENT 0
 #else
@@ -108,18 +115,19 @@
     defined DT_NO_READER || defined DT_NO_CSV || defined DT_NO_LOGS ||                             \
     defined DT_NO_TENSORBOARD || defined DT_NO_PROFILE || defined DT_NO_REPORT ||                  \
     defined DT_NO_METRICS || defined DT_NO_AUGMENTATION || defined DT_NO_RNN ||                    \
-    defined DT_NO_LSTM || defined DT_NO_OPTIM || defined DT_NO_OPTIMIZER ||                        \
-    defined DT_NO_RECURRENCE || defined DT_NO_GPU || defined DT_NO_VK || defined DT_NO_TCP ||      \
-    defined DT_NO_MPI || defined DT_NO_NETWORK || defined DT_NO_THREAD || defined DT_NO_AVX ||     \
-    defined DT_NO_AVX2 || defined DT_NO_SIMD || defined DT_LITE
+    defined DT_NO_LSTM || defined DT_NO_OPTIM || defined DT_NO_COMPOSE || defined DT_NO_LOSSES ||  \
+    defined DT_NO_EINSUM || defined DT_NO_OPTIMIZER || defined DT_NO_RECURRENCE ||                 \
+    defined DT_NO_GPU || defined DT_NO_VK || defined DT_NO_TCP || defined DT_NO_MPI ||             \
+    defined DT_NO_NETWORK || defined DT_NO_THREAD || defined DT_NO_AVX || defined DT_NO_AVX2 ||    \
+    defined DT_NO_SIMD || defined DT_LITE
 #define DTI_MISSPELT
 #endif
 /* clang-format off */
 #ifdef DTI_MISSPELT
 #error "dtrain.h: no such option. There are DT_LIGHT, DT_NO_AUGMENT, DT_NO_AVX512, DT_NO_COMM, \
-DT_NO_CTC, DT_NO_EXPORT, DT_NO_LAUNCHERS, DT_NO_LOCAL, DT_NO_LOG, DT_NO_MODEL_PARALLEL, \
-DT_NO_OPTIMIZERS, DT_NO_READERS, DT_NO_RECURRENT, DT_NO_REPORTS, DT_NO_SERVER, DT_NO_THREADS, \
-DT_NO_VULKAN, DT_NO_ZERO"
+DT_NO_COMPOSED, DT_NO_CTC, DT_NO_EXPORT, DT_NO_LAUNCHERS, DT_NO_LOCAL, DT_NO_LOG, \
+DT_NO_MODEL_PARALLEL, DT_NO_OPTIMIZERS, DT_NO_READERS, DT_NO_RECURRENT, DT_NO_REPORTS, \
+DT_NO_SERVER, DT_NO_THREADS, DT_NO_VULKAN, DT_NO_ZERO"
 #endif
 #if !DTI_HAS_READERS && (defined DT_WITH_ZLIB || defined DT_WITH_PNG || defined DT_WITH_JPEG)
 #error "dtrain.h: DT_NO_READERS, or DT_LIGHT, leaves out what DT_WITH_ZLIB, _PNG and _JPEG are for"

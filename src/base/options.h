@@ -115,6 +115,11 @@ DTI_OPTION(dti_parts_differ_in_DT_NO_OPTIMIZERS_on)
 #else
 DTI_OPTION(dti_parts_differ_in_DT_NO_OPTIMIZERS_off)
 #endif
+#ifdef DT_NO_COMPOSED
+DTI_OPTION(dti_parts_differ_in_DT_NO_COMPOSED_on)
+#else
+DTI_OPTION(dti_parts_differ_in_DT_NO_COMPOSED_off)
+#endif
 #ifdef DT_NO_RECURRENT
 DTI_OPTION(dti_parts_differ_in_DT_NO_RECURRENT_on)
 #else

@@ -6,12 +6,12 @@ static dt_tensor dti_apart_from_one(dt_tensor x) {
     return dt_mul(below, dt_affine(x, 1.0f, 1.0f));
 }
 
-DT_API dt_tensor dt_asin(dt_tensor x) {
+DTI_COMPOSED(dt_asin, (dt_tensor x), x, (x)) {
     return dt_atan(dt_div(x, dt_sqrt(dti_apart_from_one(x))));
 }
 
 /* 2 atan(sqrt((1 - x) / (1 + x))) */
-DT_API dt_tensor dt_acos(dt_tensor x) {
+DTI_COMPOSED(dt_acos, (dt_tensor x), x, (x)) {
     const dt_tensor below = dt_affine(x, -1.0f, 1.0f);
     const dt_tensor ratio = dt_div(below, dt_affine(x, 1.0f, 1.0f));
     return dt_affine(dt_atan(dt_sqrt(ratio)), 2.0f, 0.0f);
@@ -38,19 +38,19 @@ static dt_tensor dti_atan2(dt_tensor y, dt_tensor x) {
     return dt_add(angle, dt_detach(dt_where(tall, up, flat)));
 }
 
-DT_API dt_tensor dt_atan2(dt_tensor y, dt_tensor x) {
+DTI_COMPOSED(dt_atan2, (dt_tensor y, dt_tensor x), y, (y, x)) {
     DTI_NEED_TENSOR(x, "atan2");
     DTI_NEED_TENSOR(y, "atan2");
     return dti_atan2(y, x);
 }
 
 /* What is between the quotient and its whole part may be a rounding on the wrong side. */
-DT_API dt_tensor dt_remainder(dt_tensor a, dt_tensor b) {
+DTI_COMPOSED(dt_remainder, (dt_tensor a, dt_tensor b), a, (a, b)) {
     const dt_tensor whole = dt_floor(dt_div(a, b));
     return dt_sub(a, dt_mul(whole, b));
 }
 
-DT_API dt_tensor dt_fmod(dt_tensor a, dt_tensor b) {
+DTI_COMPOSED(dt_fmod, (dt_tensor a, dt_tensor b), a, (a, b)) {
     const dt_tensor quotient = dt_div(a, b);
     const dt_tensor size = dt_floor(dt_abs(quotient)), whole = dt_mul(size, dt_sign(quotient));
     return dt_sub(a, dt_mul(whole, b));

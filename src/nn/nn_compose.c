@@ -29,12 +29,12 @@ static dt_tensor dti_not(dt_tensor x) {
 
 /* ---- choices */
 
-DT_API dt_tensor dt_where(dt_tensor c, dt_tensor a, dt_tensor b) {
+DTI_COMPOSED(dt_where, (dt_tensor c, dt_tensor a, dt_tensor b), c, (c, a, b)) {
     dt_tensor kept = dt_mask(a, c);
     return dt_add(kept, dt_mask_inv(b, c));
 }
 
-DT_API dt_tensor dt_masked_fill(dt_tensor x, dt_tensor c, float value) {
+DTI_COMPOSED(dt_masked_fill, (dt_tensor x, dt_tensor c, float value), x, (x, c, value)) {
     DTI_NEED_TENSOR(x, "masked_fill");
     return dt_where(c, dti_number(x, value), x);
 }
@@ -58,12 +58,12 @@ static dt_tensor dti_triangle_make(dt_graph *g, const dti_call *c) {
     return dt_mask(x, dt_cast(lower ? dt_le(col, row) : dt_ge(col, row), dti_tensor_dtype(x)));
 }
 
-DT_API dt_tensor dt_tril(dt_tensor x, int64_t diagonal) {
+DTI_COMPOSED(dt_tril, (dt_tensor x, int64_t diagonal), x, (x, diagonal)) {
     return dti_compose("tril", dti_triangle_make, 1, (dti_inputs){{x}},
                        (dti_attr){.i = {true}, .dim = {diagonal}});
 }
 
-DT_API dt_tensor dt_triu(dt_tensor x, int64_t diagonal) {
+DTI_COMPOSED(dt_triu, (dt_tensor x, int64_t diagonal), x, (x, diagonal)) {
     return dti_compose("triu", dti_triangle_make, 1, (dti_inputs){{x}},
                        (dti_attr){.dim = {diagonal}});
 }
@@ -136,15 +136,18 @@ static dt_tensor dti_var(dt_tensor x, dt_shape axes, bool unbiased, bool keep, b
     return dti_compose(root ? "std" : "var", dti_var_make, 1, (dti_inputs){{x}}, attr);
 }
 
-DT_API dt_tensor dt_var(dt_tensor x, dt_shape axes, bool unbiased, bool keep) {
+DTI_COMPOSED(dt_var, (dt_tensor x, dt_shape axes, bool unbiased, bool keep), x,
+             (x, axes, unbiased, keep)) {
     return dti_var(x, axes, unbiased, keep, false);
 }
 
-DT_API dt_tensor dt_std(dt_tensor x, dt_shape axes, bool unbiased, bool keep) {
+DTI_COMPOSED(dt_std, (dt_tensor x, dt_shape axes, bool unbiased, bool keep), x,
+             (x, axes, unbiased, keep)) {
     return dti_var(x, axes, unbiased, keep, true);
 }
 
-DT_API dt_tensor dt_vector_norm(dt_tensor x, float p, dt_shape axes, bool keep) {
+DTI_COMPOSED(dt_vector_norm, (dt_tensor x, float p, dt_shape axes, bool keep), x,
+             (x, p, axes, keep)) {
     DTI_NEED_TENSOR(x, "vector_norm");
     if (dti_reduce_mask(x, axes, "vector_norm") < 0)
         return dti_nil(x.graph);
@@ -158,7 +161,7 @@ DT_API dt_tensor dt_vector_norm(dt_tensor x, float p, dt_shape axes, bool keep) 
 }
 
 /* From the largest, or from 0 where that is infinite. */
-DT_API dt_tensor dt_logsumexp(dt_tensor x, dt_shape axes, bool keep) {
+DTI_COMPOSED(dt_logsumexp, (dt_tensor x, dt_shape axes, bool keep), x, (x, axes, keep)) {
     DTI_NEED_TENSOR(x, "logsumexp");
     if (dti_reduce_mask(x, axes, "logsumexp") < 0)
         return dti_nil(x.graph);
@@ -197,7 +200,7 @@ static dt_tensor dti_prod_make(dt_graph *g, const dti_call *c) {
     return dt_reshape(y, s);
 }
 
-DT_API dt_tensor dt_prod(dt_tensor x, int axis, bool keep) {
+DTI_COMPOSED(dt_prod, (dt_tensor x, int axis, bool keep), x, (x, axis, keep)) {
     return dti_compose("prod", dti_prod_make, 1, (dti_inputs){{x}}, (dti_attr){.i = {axis, keep}});
 }
 
@@ -212,7 +215,7 @@ static dt_tensor dti_cumsum_make(dt_graph *g, const dti_call *c) {
     return a.size > 1 ? y : dt_copy(x);
 }
 
-DT_API dt_tensor dt_cumsum(dt_tensor x, int axis) {
+DTI_COMPOSED(dt_cumsum, (dt_tensor x, int axis), x, (x, axis)) {
     return dti_compose("cumsum", dti_cumsum_make, 1, (dti_inputs){{x}}, (dti_attr){.i = {axis}});
 }
 
@@ -253,18 +256,18 @@ static dt_tensor dti_extreme_make(dt_graph *g, const dti_call *c) {
     return dt_cast(dt_min(place, axes, false), DT_I32);
 }
 
-DT_API dt_tensor dt_argmax(dt_tensor x, int axis) {
+DTI_COMPOSED(dt_argmax, (dt_tensor x, int axis), x, (x, axis)) {
     return dti_compose("argmax", dti_extreme_make, 1, (dti_inputs){{x}},
                        (dti_attr){.i = {axis, true}});
 }
 
-DT_API dt_tensor dt_argmin(dt_tensor x, int axis) {
+DTI_COMPOSED(dt_argmin, (dt_tensor x, int axis), x, (x, axis)) {
     return dti_compose("argmin", dti_extreme_make, 1, (dti_inputs){{x}}, (dti_attr){.i = {axis}});
 }
 
 /* ---- formulas of elements */
 
-DT_API dt_tensor dt_outer(dt_tensor a, dt_tensor b) {
+DTI_COMPOSED(dt_outer, (dt_tensor a, dt_tensor b), a, (a, b)) {
     const dt_shape s = dti_tensor_shape(a), t = dti_tensor_shape(b);
     DTI_NEED_TENSOR(a, "outer");
     DTI_NEED_TENSOR(b, "outer");
@@ -275,7 +278,7 @@ DT_API dt_tensor dt_outer(dt_tensor a, dt_tensor b) {
     return dt_mul(dt_reshape(a, (dt_shape){2, {-1, 1}}), b);
 }
 
-DT_API dt_tensor dt_cross(dt_tensor a, dt_tensor b) {
+DTI_COMPOSED(dt_cross, (dt_tensor a, dt_tensor b), a, (a, b)) {
     const dt_shape s = dti_tensor_shape(a), t = dti_tensor_shape(b);
     DTI_NEED_TENSOR(a, "cross");
     DTI_NEED_TENSOR(b, "cross");
@@ -307,11 +310,11 @@ static dt_tensor dti_glu_make(dt_graph *g, const dti_call *c) {
     return dt_mul(dt_slice(x, a.axis, 0, half), gate);
 }
 
-DT_API dt_tensor dt_glu(dt_tensor x, int axis) {
+DTI_COMPOSED(dt_glu, (dt_tensor x, int axis), x, (x, axis)) {
     return dti_compose("glu", dti_glu_make, 1, (dti_inputs){{x}}, (dti_attr){.i = {axis}});
 }
 
-DT_API dt_tensor dt_celu(dt_tensor x, float alpha) {
+DTI_COMPOSED(dt_celu, (dt_tensor x, float alpha), x, (x, alpha)) {
     DTI_NEED_TENSOR(x, "celu");
     if (!(alpha > 0.0f) || alpha == INFINITY)
         return dti_graph_fail(x.graph, "celu: alpha is %g; it must be above 0", (double)alpha);
@@ -320,7 +323,7 @@ DT_API dt_tensor dt_celu(dt_tensor x, float alpha) {
     return dt_where(dt_heaviside(x), x, below);
 }
 
-DT_API dt_tensor dt_prelu(dt_tensor x, dt_tensor w) {
+DTI_COMPOSED(dt_prelu, (dt_tensor x, dt_tensor w), x, (x, w)) {
     const dt_shape s = dti_tensor_shape(x), t = dti_tensor_shape(w);
     DTI_NEED_TENSOR(x, "prelu");
     DTI_NEED_TENSOR(w, "prelu");
@@ -336,14 +339,15 @@ DT_API dt_tensor dt_prelu(dt_tensor x, dt_tensor w) {
     return dt_add(dt_mask(x, above), below);
 }
 
-DT_API dt_tensor dt_straight_through(dt_tensor value, dt_tensor x) {
+DTI_COMPOSED(dt_straight_through, (dt_tensor value, dt_tensor x), value, (value, x)) {
     value = dt_detach(value);
     return dt_add(value, dt_sub(x, dt_detach(x)));
 }
 
 /* ---- normalisation */
 
-DT_API dt_tensor dt_instance_norm(dt_tensor x, dt_tensor w, dt_tensor b, float eps) {
+DTI_COMPOSED(dt_instance_norm, (dt_tensor x, dt_tensor w, dt_tensor b, float eps), x,
+             (x, w, b, eps)) {
     const dt_shape s = dti_tensor_shape(x);
     if (s.rank > 0 && s.dim[0] > INT32_MAX)
         return dti_graph_fail(x.graph, "instance_norm: %s has too many channels",
@@ -351,7 +355,7 @@ DT_API dt_tensor dt_instance_norm(dt_tensor x, dt_tensor w, dt_tensor b, float e
     return dt_group_norm(x, s.rank > 0 ? (int)s.dim[0] : 1, w, b, eps);
 }
 
-DT_API dt_tensor dt_weight_norm(dt_tensor v, dt_tensor g) {
+DTI_COMPOSED(dt_weight_norm, (dt_tensor v, dt_tensor g), v, (v, g)) {
     const dt_shape s = dti_tensor_shape(v), t = dti_tensor_shape(g);
     DTI_NEED_TENSOR(v, "weight_norm");
     DTI_NEED_TENSOR(g, "weight_norm");
@@ -391,20 +395,20 @@ static dt_tensor dti_dropout_channels_make(dt_graph *g, const dti_call *c) {
     return y;
 }
 
-DT_API dt_tensor dt_dropout_channels(dt_tensor x, float p) {
+DTI_COMPOSED(dt_dropout_channels, (dt_tensor x, float p), x, (x, p)) {
     const int32_t stream = x.graph ? (int32_t)x.graph->streams : 0;
     return dti_compose("dropout_channels", dti_dropout_channels_make, 1, (dti_inputs){{x}},
                        (dti_attr){.f = {p}, .i = {stream}});
 }
 
-DT_API dt_tensor dt_drop_path(dt_tensor x, float p) {
+DTI_COMPOSED(dt_drop_path, (dt_tensor x, float p), x, (x, p)) {
     DTI_NEED_TENSOR(x, "drop_path");
     dt_tensor mask = dti_drops(x, (dt_shape){0}, p);
     return p == 0.0f ? x : dt_mul(x, dt_cast(mask, dti_tensor_dtype(x)));
 }
 
 /* Dropped elements become -alpha', selu's lowest value; mean and variance are put right. */
-DT_API dt_tensor dt_alpha_dropout(dt_tensor x, float p) {
+DTI_COMPOSED(dt_alpha_dropout, (dt_tensor x, float p), x, (x, p)) {
     DTI_NEED_TENSOR(x, "alpha_dropout");
     if (p == 0.0f)
         return x;
@@ -441,12 +445,12 @@ static dt_tensor dti_pixels_make(dt_graph *g, const dti_call *call) {
                       (dt_shape){3, {c / (r * r), h * r, w * r}});
 }
 
-DT_API dt_tensor dt_pixel_shuffle(dt_tensor x, int64_t r) {
+DTI_COMPOSED(dt_pixel_shuffle, (dt_tensor x, int64_t r), x, (x, r)) {
     return dti_compose("pixel_shuffle", dti_pixels_make, 1, (dti_inputs){{x}},
                        (dti_attr){.dim = {r}});
 }
 
-DT_API dt_tensor dt_pixel_unshuffle(dt_tensor x, int64_t r) {
+DTI_COMPOSED(dt_pixel_unshuffle, (dt_tensor x, int64_t r), x, (x, r)) {
     return dti_compose("pixel_unshuffle", dti_pixels_make, 1, (dti_inputs){{x}},
                        (dti_attr){.i = {true}, .dim = {r}});
 }

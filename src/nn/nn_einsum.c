@@ -416,6 +416,8 @@ DT_API dt_tensor dt_einsum(const char *equation, const dt_tensor *operands, int 
     if (!operands || count < 1)
         return (dt_tensor){0};
     dt_graph *g = operands[0].graph;
+    if (!DTI_HERE)
+        return dti_graph_off(g, "dt_einsum", DTI_HERE_OFF);
     dti_call call = {.attr = {.i = {count}}, .make = dti_einsum_make};
     for (int i = 0; i < DTI_MIN(count, DTI_CALL_INPUTS); i++) {
         if (dti_is_nil(operands[i]) && (operands[i].graph || !g))

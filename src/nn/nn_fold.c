@@ -31,8 +31,8 @@ static dt_tensor dti_windows_weight(dt_graph *g, const dti_windows *w) {
     return dt_reshape(pick, all);
 }
 
-DT_API dt_tensor dt_unfold(dt_tensor x, int64_t kernel_h, int64_t kernel_w,
-                           const dt_conv_desc *desc) {
+DTI_COMPOSED(dt_unfold, (dt_tensor x, int64_t kernel_h, int64_t kernel_w, const dt_conv_desc *desc),
+             x, (x, kernel_h, kernel_w, desc)) {
     const dt_shape s = dti_tensor_shape(x);
     dti_windows w;
     DTI_NEED_TENSOR(x, "unfold");
@@ -50,8 +50,10 @@ static int64_t dti_windows_along(const dti_windows *w, int side, int64_t size) {
     return room > 0 && room < INT32_MAX ? (room - 1) / step + 1 : -1;
 }
 
-DT_API dt_tensor dt_fold(dt_tensor x, int64_t height, int64_t width, int64_t kernel_h,
-                         int64_t kernel_w, const dt_conv_desc *desc) {
+DTI_COMPOSED(dt_fold,
+             (dt_tensor x, int64_t height, int64_t width, int64_t kernel_h, int64_t kernel_w,
+              const dt_conv_desc *desc),
+             x, (x, height, width, kernel_h, kernel_w, desc)) {
     const dt_shape s = dti_tensor_shape(x);
     const int64_t size[2] = {height, width};
     dti_windows w;

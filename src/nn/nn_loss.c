@@ -66,7 +66,7 @@ static dt_tensor dti_loss_column(dt_tensor x) {
 
 /* ---- distances */
 
-DT_API dt_tensor dt_l1(dt_tensor y, dt_tensor t) {
+DTI_COMPOSED(dt_l1, (dt_tensor y, dt_tensor t), y, (y, t)) {
     return dti_loss_takes2("l1", y, t) ? dt_abs(dt_sub(y, t)) : dti_nil(y.graph);
 }
 
@@ -76,14 +76,14 @@ static dt_tensor dti_huber_of(dt_tensor y, dt_tensor t, float delta) {
     return dt_mul(m, dt_sub(a, dti_loss_scale(m, 0.5)));
 }
 
-DT_API dt_tensor dt_huber(dt_tensor y, dt_tensor t, float delta) {
+DTI_COMPOSED(dt_huber, (dt_tensor y, dt_tensor t, float delta), y, (y, t, delta)) {
     if (!dti_loss_takes2("huber", y, t) ||
         !dti_loss_number(y, "huber", "delta, which must be above 0,", delta, delta > 0.0f))
         return dti_nil(y.graph);
     return dti_huber_of(y, t, delta);
 }
 
-DT_API dt_tensor dt_smooth_l1(dt_tensor y, dt_tensor t, float beta) {
+DTI_COMPOSED(dt_smooth_l1, (dt_tensor y, dt_tensor t, float beta), y, (y, t, beta)) {
     if (!dti_loss_takes2("smooth_l1", y, t) ||
         !dti_loss_number(y, "smooth_l1", "beta, which must not be below 0,", beta, beta >= 0.0f))
         return dti_nil(y.graph);
@@ -99,7 +99,7 @@ static dt_tensor dti_bce_of(dt_tensor a, dt_tensor b, dt_tensor t) {
     return dt_neg(dt_add(positive, dt_mul(b, negative)));
 }
 
-DT_API dt_tensor dt_bce(dt_tensor p, dt_tensor t) {
+DTI_COMPOSED(dt_bce, (dt_tensor p, dt_tensor t), p, (p, t)) {
     if (!dti_loss_takes2("bce", p, t))
         return dti_nil(p.graph);
     /* Nothing is clamped of a probability but the slope of one logarithm where the other one is at
@@ -108,7 +108,8 @@ DT_API dt_tensor dt_bce(dt_tensor p, dt_tensor t) {
     return dti_bce_of(positive, dti_log_floor(dti_not(dt_clamp(p, 0.0f, 2.0f)), -100.0f), t);
 }
 
-DT_API dt_tensor dt_bce_with_logits(dt_tensor x, dt_tensor t, dt_tensor pos_weight) {
+DTI_COMPOSED(dt_bce_with_logits, (dt_tensor x, dt_tensor t, dt_tensor pos_weight), x,
+             (x, t, pos_weight)) {
     if (!dti_loss_takes2("bce_with_logits", x, t))
         return dti_nil(x.graph);
     dt_tensor positive = dt_log_sigmoid(x);
@@ -118,7 +119,8 @@ DT_API dt_tensor dt_bce_with_logits(dt_tensor x, dt_tensor t, dt_tensor pos_weig
 }
 
 /* 1 - p_t = p (1 - t) + (1 - p) t, and 1 - p = sigmoid(-x). */
-DT_API dt_tensor dt_focal(dt_tensor x, dt_tensor t, float alpha, float gamma) {
+DTI_COMPOSED(dt_focal, (dt_tensor x, dt_tensor t, float alpha, float gamma), x,
+             (x, t, alpha, gamma)) {
     const bool none = alpha == -1.0f;
     if (!dti_loss_takes2("focal", x, t) ||
         !dti_loss_number(x, "focal", "gamma, which must not be below 0,", gamma, gamma >= 0.0f) ||
@@ -136,12 +138,12 @@ DT_API dt_tensor dt_focal(dt_tensor x, dt_tensor t, float alpha, float gamma) {
     return none ? loss : dt_mul(loss, dt_affine(t, 2.0f * alpha - 1.0f, 1.0f - alpha));
 }
 
-DT_API dt_tensor dt_soft_margin(dt_tensor y, dt_tensor t) {
+DTI_COMPOSED(dt_soft_margin, (dt_tensor y, dt_tensor t), y, (y, t)) {
     return dti_loss_takes2("soft_margin", y, t) ? dt_neg(dt_log_sigmoid(dt_mul(y, t)))
                                                 : dti_nil(y.graph);
 }
 
-DT_API dt_tensor dt_multilabel_soft_margin(dt_tensor y, dt_tensor t) {
+DTI_COMPOSED(dt_multilabel_soft_margin, (dt_tensor y, dt_tensor t), y, (y, t)) {
     int64_t classes;
     if (!dti_loss_takes2("multilabel_soft_margin", y, t) ||
         !dti_loss_last("multilabel_soft_margin", y, &classes))
@@ -156,7 +158,7 @@ static dt_tensor dti_loss_log_kl(dt_tensor y, dt_tensor t) {
     return dt_mul(p, dt_sub(t, y));
 }
 
-DT_API dt_tensor dt_kl_div(dt_tensor y, dt_tensor t, bool log_target) {
+DTI_COMPOSED(dt_kl_div, (dt_tensor y, dt_tensor t, bool log_target), y, (y, t, log_target)) {
     if (!dti_loss_takes2("kl_div", y, t))
         return dti_nil(y.graph);
     if (log_target)
@@ -165,7 +167,7 @@ DT_API dt_tensor dt_kl_div(dt_tensor y, dt_tensor t, bool log_target) {
     return dt_sub(entropy, dt_mul(t, y));
 }
 
-DT_API dt_tensor dt_soft_cross_entropy(dt_tensor y, dt_tensor t) {
+DTI_COMPOSED(dt_soft_cross_entropy, (dt_tensor y, dt_tensor t), y, (y, t)) {
     int64_t classes;
     if (!dti_loss_takes2("soft_cross_entropy", y, t) ||
         !dti_loss_last("soft_cross_entropy", y, &classes))
@@ -209,15 +211,16 @@ static dt_tensor dti_cross_entropy_each_make(dt_graph *g, const dti_call *c) {
     return dt_neg(dti_sum_last(dt_mul(wanted, log_p)));
 }
 
-DT_API dt_tensor dt_cross_entropy_each(dt_tensor y, dt_tensor t,
-                                       const dt_cross_entropy_desc *desc) {
+DTI_COMPOSED(dt_cross_entropy_each, (dt_tensor y, dt_tensor t, const dt_cross_entropy_desc *desc),
+             y, (y, t, desc)) {
     const dt_cross_entropy_desc d = desc ? *desc : (dt_cross_entropy_desc){0};
     return dti_compose("cross_entropy_each", dti_cross_entropy_each_make, 2,
                        (dti_inputs){{y, t, d.class_weights}},
                        (dti_attr){.i = {d.ignore_index}, .f = {d.label_smoothing}});
 }
 
-DT_API dt_tensor dt_distillation(dt_tensor y, dt_tensor t, float temperature) {
+DTI_COMPOSED(dt_distillation, (dt_tensor y, dt_tensor t, float temperature), y,
+             (y, t, temperature)) {
     const double scale = (double)temperature;
     int64_t classes;
     if (!dti_loss_takes2("distillation", y, t) || !dti_loss_last("distillation", y, &classes) ||
@@ -254,13 +257,13 @@ static dt_tensor dti_info_nce_make(dt_graph *g, const dti_call *c) {
     return dt_neg(dti_sum_last(dt_mul(own, dt_log_softmax(logits, -1))));
 }
 
-DT_API dt_tensor dt_info_nce(dt_tensor q, dt_tensor k, float temperature) {
+DTI_COMPOSED(dt_info_nce, (dt_tensor q, dt_tensor k, float temperature), q, (q, k, temperature)) {
     return dti_compose("info_nce", dti_info_nce_make, 2, (dti_inputs){{q, k}},
                        (dti_attr){.f = {temperature}});
 }
 
-DT_API dt_tensor dt_gaussian_nll(dt_tensor y, dt_tensor t, dt_tensor variance, float eps,
-                                 bool full) {
+DTI_COMPOSED(dt_gaussian_nll, (dt_tensor y, dt_tensor t, dt_tensor variance, float eps, bool full),
+             y, (y, t, variance, eps, full)) {
     if (!dti_loss_takes("gaussian_nll", (dt_tensor[]){y, t, variance}, 3) ||
         !dti_loss_number(y, "gaussian_nll", "eps, which must be above 0,", eps, eps > 0.0f))
         return dti_nil(y.graph);
@@ -271,7 +274,8 @@ DT_API dt_tensor dt_gaussian_nll(dt_tensor y, dt_tensor t, dt_tensor variance, f
     return dt_affine(dt_add(log_v, far), 0.5f, full ? 0.91893853320467267f : 0.0f);
 }
 
-DT_API dt_tensor dt_poisson_nll(dt_tensor y, dt_tensor t, bool log_input, float eps, bool full) {
+DTI_COMPOSED(dt_poisson_nll, (dt_tensor y, dt_tensor t, bool log_input, float eps, bool full), y,
+             (y, t, log_input, eps, full)) {
     if (!dti_loss_takes2("poisson_nll", y, t) ||
         !dti_loss_number(y, "poisson_nll", "eps, which must not be below 0,", eps, eps >= 0.0f))
         return dti_nil(y.graph);
@@ -296,7 +300,8 @@ static dt_tensor dti_loss_by_sign(dt_tensor t, dt_tensor yes, dt_tensor no) {
     return dt_add(positive, negative);
 }
 
-DT_API dt_tensor dt_cosine_embedding(dt_tensor a, dt_tensor b, dt_tensor t, float margin) {
+DTI_COMPOSED(dt_cosine_embedding, (dt_tensor a, dt_tensor b, dt_tensor t, float margin), a,
+             (a, b, t, margin)) {
     int64_t width;
     if (!dti_loss_takes2("cosine_embedding", a, b) ||
         !dti_loss_last("cosine_embedding", a, &width) ||
@@ -312,14 +317,15 @@ DT_API dt_tensor dt_cosine_embedding(dt_tensor a, dt_tensor b, dt_tensor t, floa
     return dti_loss_by_sign(t, alike, dt_relu(dt_affine(cosine, 1.0f, -margin)));
 }
 
-DT_API dt_tensor dt_margin_ranking(dt_tensor a, dt_tensor b, dt_tensor t, float margin) {
+DTI_COMPOSED(dt_margin_ranking, (dt_tensor a, dt_tensor b, dt_tensor t, float margin), a,
+             (a, b, t, margin)) {
     if (!dti_loss_takes("margin_ranking", (dt_tensor[]){a, b, t}, 3) ||
         !dti_loss_number(a, "margin_ranking", "margin", margin, true))
         return dti_nil(a.graph);
     return dt_relu(dt_affine(dt_mul(t, dt_sub(a, b)), -1.0f, margin));
 }
 
-DT_API dt_tensor dt_hinge_embedding(dt_tensor y, dt_tensor t, float margin) {
+DTI_COMPOSED(dt_hinge_embedding, (dt_tensor y, dt_tensor t, float margin), y, (y, t, margin)) {
     if (!dti_loss_takes2("hinge_embedding", y, t) ||
         !dti_loss_number(y, "hinge_embedding", "margin", margin, true))
         return dti_nil(y.graph);
@@ -338,8 +344,9 @@ static dt_tensor dti_loss_distance(dt_tensor a, dt_tensor b, float p, float eps)
     return dt_pow(sum, dti_loss_scalar(a, 1.0 / (double)p));
 }
 
-DT_API dt_tensor dt_triplet_margin(dt_tensor a, dt_tensor p, dt_tensor n,
-                                   const dt_triplet_desc *desc) {
+DTI_COMPOSED(dt_triplet_margin,
+             (dt_tensor a, dt_tensor p, dt_tensor n, const dt_triplet_desc *desc), a,
+             (a, p, n, desc)) {
     const dt_triplet_desc d = desc ? *desc : (dt_triplet_desc){0};
     const float margin = (float)dti_or((double)d.margin, 1.0), norm = d.p != 0.0f ? d.p : 2.0f;
     const float eps = d.eps != 0.0f ? d.eps : 1e-6f;
@@ -381,8 +388,9 @@ static dt_tensor dti_multi_margin_make(dt_graph *g, const dti_call *c) {
     return dt_mul(loss, is_class);
 }
 
-DT_API dt_tensor dt_multi_margin(dt_tensor y, dt_tensor t, int power, float margin,
-                                 dt_tensor class_weights) {
+DTI_COMPOSED(dt_multi_margin,
+             (dt_tensor y, dt_tensor t, int power, float margin, dt_tensor class_weights), y,
+             (y, t, power, margin, class_weights)) {
     return dti_compose("multi_margin", dti_multi_margin_make, 2,
                        (dti_inputs){{y, t, class_weights}},
                        (dti_attr){.i = {power}, .f = {margin}});
@@ -405,7 +413,7 @@ static dt_tensor dti_multilabel_margin_make(dt_graph *g, const dti_call *c) {
     return dti_loss_scale(sum, 1.0 / (double)classes);
 }
 
-DT_API dt_tensor dt_multilabel_margin(dt_tensor y, dt_tensor t) {
+DTI_COMPOSED(dt_multilabel_margin, (dt_tensor y, dt_tensor t), y, (y, t)) {
     return dti_compose("multilabel_margin", dti_multilabel_margin_make, 2, (dti_inputs){{y, t}},
                        (dti_attr){0});
 }
@@ -424,10 +432,10 @@ static dt_tensor dti_loss_overlap(const char *loss, dt_tensor p, dt_tensor t, fl
     return dti_not(dt_div(share, dt_affine(of, 1.0f, smooth)));
 }
 
-DT_API dt_tensor dt_dice(dt_tensor p, dt_tensor t, float smooth) {
+DTI_COMPOSED(dt_dice, (dt_tensor p, dt_tensor t, float smooth), p, (p, t, smooth)) {
     return dti_loss_overlap("dice", p, t, smooth, true);
 }
 
-DT_API dt_tensor dt_jaccard(dt_tensor p, dt_tensor t, float smooth) {
+DTI_COMPOSED(dt_jaccard, (dt_tensor p, dt_tensor t, float smooth), p, (p, t, smooth)) {
     return dti_loss_overlap("jaccard", p, t, smooth, false);
 }

@@ -19,7 +19,7 @@ static dt_tensor dti_roll_make(dt_graph *g, const dti_call *c) {
     return dt_concat(parts, 2, a.axis);
 }
 
-DT_API dt_tensor dt_roll(dt_tensor x, int axis, int64_t shift) {
+DTI_COMPOSED(dt_roll, (dt_tensor x, int axis, int64_t shift), x, (x, axis, shift)) {
     return dti_compose("roll", dti_roll_make, 1, (dti_inputs){{x}},
                        (dti_attr){.i = {axis}, .dim = {shift}});
 }
@@ -52,7 +52,7 @@ static dt_tensor dti_flip_make(dt_graph *g, const dti_call *c) {
     return a.size < 2 ? dt_copy(x) : dti_flipped(x, &a);
 }
 
-DT_API dt_tensor dt_flip(dt_tensor x, int axis) {
+DTI_COMPOSED(dt_flip, (dt_tensor x, int axis), x, (x, axis)) {
     return dti_compose("flip", dti_flip_make, 1, (dti_inputs){{x}}, (dti_attr){.i = {axis}});
 }
 
@@ -113,15 +113,18 @@ static dt_tensor dti_pad_with(dt_tensor x, int axis, int64_t before, int64_t aft
                        (dti_attr){.i = {axis, (int32_t)mode}, .dim = {before, after}});
 }
 
-DT_API dt_tensor dt_pad_reflect(dt_tensor x, int axis, int64_t before, int64_t after) {
+DTI_COMPOSED(dt_pad_reflect, (dt_tensor x, int axis, int64_t before, int64_t after), x,
+             (x, axis, before, after)) {
     return dti_pad_with(x, axis, before, after, DT_PADDING_REFLECT);
 }
 
-DT_API dt_tensor dt_pad_replicate(dt_tensor x, int axis, int64_t before, int64_t after) {
+DTI_COMPOSED(dt_pad_replicate, (dt_tensor x, int axis, int64_t before, int64_t after), x,
+             (x, axis, before, after)) {
     return dti_pad_with(x, axis, before, after, DT_PADDING_REPLICATE);
 }
 
-DT_API dt_tensor dt_pad_circular(dt_tensor x, int axis, int64_t before, int64_t after) {
+DTI_COMPOSED(dt_pad_circular, (dt_tensor x, int axis, int64_t before, int64_t after), x,
+             (x, axis, before, after)) {
     return dti_pad_with(x, axis, before, after, DT_PADDING_CIRCULAR);
 }
 
@@ -184,7 +187,7 @@ static dt_tensor dti_take_make(dt_graph *g, const dti_call *c) {
     return dti_rows_back(y, dti_tensor_shape(x), a.axis);
 }
 
-DT_API dt_tensor dt_gather(dt_tensor x, int axis, dt_tensor index) {
+DTI_COMPOSED(dt_gather, (dt_tensor x, int axis, dt_tensor index), x, (x, axis, index)) {
     return dti_compose("gather", dti_take_make, 2, (dti_inputs){{x, index}},
                        (dti_attr){.i = {axis}});
 }
@@ -223,7 +226,7 @@ static dt_tensor dti_select_make(dt_graph *g, const dti_call *c) {
                              true);
 }
 
-DT_API dt_tensor dt_index_select(dt_tensor x, int axis, dt_tensor index) {
+DTI_COMPOSED(dt_index_select, (dt_tensor x, int axis, dt_tensor index), x, (x, axis, index)) {
     return dti_compose("index_select", dti_select_make, 2, (dti_inputs){{x, index}},
                        (dti_attr){.i = {axis}});
 }
@@ -250,7 +253,8 @@ static dt_tensor dti_scatter_make(dt_graph *g, const dti_call *c) {
     return dti_rows_back(y, dti_tensor_shape(x), a.axis);
 }
 
-DT_API dt_tensor dt_scatter_add(dt_tensor x, int axis, dt_tensor index, int64_t size) {
+DTI_COMPOSED(dt_scatter_add, (dt_tensor x, int axis, dt_tensor index, int64_t size), x,
+             (x, axis, index, size)) {
     return dti_compose("scatter_add", dti_scatter_make, 2, (dti_inputs){{x, index}},
                        (dti_attr){.i = {axis}, .dim = {size}});
 }
@@ -443,6 +447,8 @@ static dt_tensor dti_order(const char *op, dt_tensor x, int axis, int64_t k, boo
     dti_along a;
     if (index)
         *index = (dt_tensor){0};
+    if (!DTI_HERE)
+        return dti_graph_off(x.graph, k == INT64_MIN ? "dt_sort" : "dt_topk", DTI_HERE_OFF);
     DTI_NEED_TENSOR(x, op);
     if (!dti_along_of(op, x, axis, true, &a))
         return dti_nil(x.graph);

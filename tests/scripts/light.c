@@ -199,6 +199,20 @@ static void layers(void) {
     dt_graph_clear_error(g);
     dt_ctc_loss(dt_log_softmax(x, 1), dt_input(g, "t", DT_I32, dt_dims(2)), NULL);
     is_off(OFF(CTC), "dt_ctc_loss", dt_graph_error(g));
+    dt_graph_clear_error(g);
+    dt_tensor index = x;
+    dt_huber(x, x, 1);
+    is_off(OFF(COMPOSED), "dt_huber", dt_graph_error(g));
+    dt_graph_clear_error(g);
+    dt_where(x, x, x);
+    is_off(OFF(COMPOSED), "dt_where", dt_graph_error(g));
+    dt_graph_clear_error(g);
+    dt_topk(x, 1, 2, true, &index);
+    is_off(OFF(COMPOSED), "dt_topk", dt_graph_error(g));
+    check(DTI_HAS_COMPOSED == (index.id > 0), "its index", NULL);
+    dt_graph_clear_error(g);
+    dt_einsum("ij,ij->i", (dt_tensor[]){x, x}, 2);
+    is_off(OFF(COMPOSED), "dt_einsum", dt_graph_error(g));
     dt_graph_destroy(g);
 }
 
