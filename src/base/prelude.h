@@ -58,6 +58,7 @@
 #pragma clang diagnostic ignored "-Wunused-function"
 #pragma clang diagnostic ignored "-Wunused-parameter"
 #pragma clang diagnostic ignored "-Wignored-pragmas" /* some CPUs have no float_control */
+#pragma clang diagnostic ignored "-Wpass-failed" /* a loop that cannot be unrolled is right too */
 #pragma float_control(push)
 #pragma float_control(precise, on)
 #pragma clang fp contract(off) reassociate(off)
@@ -101,7 +102,11 @@
 #endif
 #define DTI_NOINLINE static __attribute__((noinline))
 
+#if defined _WIN32 && !defined __clang__ /* whose printf is not that of mingw-w64's vsnprintf */
+#define DTI_PRINTF(text, first) __attribute__((__format__(__gnu_printf__, text, first)))
+#else
 #define DTI_PRINTF(text, first) __attribute__((__format__(__printf__, text, first)))
+#endif
 
 /* Keeps Clang's backend from fusing a product into the sum that follows. Costs no instruction. */
 #if defined __clang__ && (defined __x86_64__ || defined __SSE2__)

@@ -168,7 +168,7 @@ for name in $names; do platform "$name"; done # before anything takes time
 # As many at a time as there are processors; each next one as soon as one is through.
 at_once=$(nproc 2>/dev/null || echo 1)
 export work wine zig quick slow
-rm -f $work/*.line
+for name in $names; do rm -f "$work/$name.line"; done
 share=0
 while [ $share -lt "$at_once" ]; do
     (
