@@ -13,7 +13,7 @@ quick='windows web wasi arm64 riscv64 armhf i386 musl musl_arm64 windows_arm64 m
     freebsd freebsd_arm64 clang19 clang22'
 slow='mingw zig gcc_testing'
 warnings='-Wall -Wextra -Wno-misleading-indentation -Werror'
-export ZIG_GLOBAL_CACHE_DIR="$PWD/$work/zig" ZIG_LOCAL_CACHE_DIR="$PWD/$work/zig"
+export ZIG_GLOBAL_CACHE_DIR="$PWD/$work/zig_cache" ZIG_LOCAL_CACHE_DIR="$PWD/$work/zig_cache"
 case " $* " in *' all '*) DTRAIN_TEST_LONG=1 ;; esac
 plain=-O0 # where only the compiler's target is new, it takes a tenth of the time
 if [ -n "${DTRAIN_TEST_LONG-}" ]; then plain=-O1; fi
