@@ -130,7 +130,7 @@ static bool harness_fails(unsigned rank, unsigned device, unsigned action) {
 #include "unit/test_shapes.c"
 #include "unit/test_shapes_made.c"
 #include "parallel/test_tickets.c"
-#include "fuzz/test_quarrels.c"
+#include "fuzz/test_fuzz_server.c"
 #include "ops/test_attention.c"
 #include "ops/test_recurrent.c"
 #include "ops/test_lengths.c"
