@@ -1,9 +1,9 @@
 /* dtrain without some of its features (base/optional.h): each function of one that was left out is
  * UNSUPPORTED and names itself and the macro, each setting too; what remains trains and writes the
- * same weights. hosts.sh builds it with DT_LIGHT and with a random set of DT_NO_ macros; without
+ * same weights. apps.sh builds it with DT_LIGHT and with a random set of DT_NO_ macros; without
  * any it passes too. Prints the trained weights' hash. */
 #define DT_IMPLEMENTATION
-#include "../dtrain.h"
+#include "dtrain.h"
 
 #include <stdlib.h>
 
