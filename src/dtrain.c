@@ -166,8 +166,8 @@ DTI_OPTIMIZE_SPEED
 #include "kernel/gemm_half.c"
 #include "kernel/conv_walk.c"
 #include "kernel/conv_dw.c"
-#include "kernel/isa_kernels.c"
 #endif
+#include "kernel/isa_kernels.c" /* KERNELS has the portable set, SIMD those of x86 */
 DTI_OPTIMIZE_END
 
 /* ---- tensor: shape, node, graph */

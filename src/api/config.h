@@ -4,10 +4,12 @@
  *   option              default   meaning and cost
  *   DT_IMPLEMENTATION   off       compile the library here: in exactly one C file (GCC or Clang)
  *   DT_IMPLEMENTATION_GRAPH, DT_IMPLEMENTATION_BACKEND, DT_IMPLEMENTATION_DATA
- *                       off       instead of DT_IMPLEMENTATION: six C files that compile in
- *                                 parallel, each with one of these or of the next three
- *   DT_IMPLEMENTATION_TRAIN, DT_IMPLEMENTATION_KERNELS, DT_IMPLEMENTATION_COMM
- *                       off       the other three of the six; docs/embedding.md has their seconds
+ *                       off       instead of DT_IMPLEMENTATION: seven C files that compile in
+ *                                 parallel, each with one of these or of the next four
+ *   DT_IMPLEMENTATION_TRAIN, DT_IMPLEMENTATION_KERNELS, DT_IMPLEMENTATION_SIMD
+ *                       off       see above; docs/embedding.md has what each compiles
+ *   DT_IMPLEMENTATION_COMM
+ *                       off       see above
  *   DT_STATIC           off       make every public function static: a private copy in this file
  *   DT_COMM_ONLY        off       compile only the collectives (dt_comm), no graphs or devices
  *   DT_NO_VULKAN        off       the Vulkan backend (? KB, ? s)

@@ -1,5 +1,5 @@
 /* Which parts of the implementation this file of the host compiles: all (DT_IMPLEMENTATION), or
- * some of six that a program has in as many files, so that they compile at the same time.
+ * some of seven that a program has in as many files, so that they compile at the same time.
  * src/dtrain.c shows the files of each part, under DTI_COMPILES_.
  *
  * Each part has its own copy of base/, of which the compiler keeps what is used. The only state of

@@ -94,3 +94,40 @@ typedef struct dti_gemm_out {
 } dti_gemm_out;
 typedef void dti_gemm_tile_fn(int64_t k, const float *a, int64_t a_row, int64_t a_col,
                               const float *b, int64_t b_row, const dti_gemm_out *out);
+
+/* ---- What gemm.c and every set of gemm_body.h cut by. */
+#define DTI_GEMM_PACKED_B (512 * DTI_GEMM_KC) /* floats of B packed at once: they lie in L2 */
+/* Panels of A packed together have 96 rows, see pack_a; +16: whole vectors. */
+#define DTI_GEMM_GROUP(mr) (96 / (mr))
+#define DTI_GEMM_PANEL_A(mr) ((mr)*DTI_GEMM_KC + 16)
+#define DTI_GEMM_PACKED_A (16 * DTI_GEMM_PANEL_A(6))
+#define DTI_GEMM_AHEAD 8 /* columns of A that are fetched before they are packed */
+
+/* Columns of B packed at once, whole vectors of any set. */
+static int64_t dti_gemm_columns(int64_t k) {
+    return DTI_GEMM_PACKED_B / DTI_MIN(DTI_MAX(k, 64), DTI_GEMM_KC) / 64 * 64;
+}
+
+/* Columns [begin, end). */
+static dti_gemm_block dti_gemm_columns_of(const dti_gemm_block *g, int64_t begin, int64_t end) {
+    dti_gemm_block part = *g;
+    part.n = end - begin;
+    part.b += begin * g->b_col;
+    part.c += begin * g->c_col;
+    if (g->bias)
+        part.bias += begin * g->bias_col;
+    if (g->mask)
+        part.mask += begin * g->c_col;
+    return part;
+}
+
+/* The product of the transposed: C' = B' A'. */
+static dti_gemm_block dti_gemm_turn(const dti_gemm_block *g) {
+    dti_gemm_block t = *g;
+    t.m = g->n, t.n = g->m;
+    t.a = g->b, t.a_row = g->b_col, t.a_col = g->b_row;
+    t.b = g->a, t.b_row = g->a_col, t.b_col = g->a_row;
+    t.c_row = g->c_col, t.c_col = g->c_row;
+    t.bias_row = g->bias_col, t.bias_col = g->bias_row;
+    return t;
+}

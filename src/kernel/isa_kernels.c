@@ -1,4 +1,5 @@
-/* Compiles the kernel bodies once per instruction set and chooses among them. */
+/* Compiles the kernel bodies once per instruction set and chooses among them. Part KERNELS has the
+ * portable set, SIMD those of x86, which take as long to compile as all else of kernel/. */
 
 /* What AVX-512 has for itself: what steps are made of where arithmetic is the limit, in which
  * vectors twice as wide are 1.4 to 1.9 times as fast (docs/speed.md). All other functions of
@@ -91,6 +92,7 @@
 
 #include "../../shaders/lib/angle.h"
 
+#ifdef DTI_COMPILES_KERNELS
 #define DTI_ISA(name) DTI_CAT(name, _portable)
 #define DTI_LANES 4
 #include "isa_set_body.h"
@@ -102,6 +104,9 @@ DTI_KERNEL_TABLE(DTI_ISA_PORTABLE, DTI_PORTABLE_FMA, "portable", )
 #undef DTI_ISA
 #undef DTI_LANES
 
+#endif /* DTI_COMPILES_KERNELS */
+
+#ifdef DTI_COMPILES_SIMD
 #if DTI_X86
 #define DTI_ISA(name) DTI_CAT(name, _avx2)
 #define DTI_LANES 8
@@ -127,15 +132,22 @@ DTI_KERNEL_TABLE(DTI_ISA_AVX512, true, "avx512", DTI_AVX512_ROWS)
 #undef DTI_LANES
 #endif
 
-static const dti_isa_kernels *dti_isa_kernels_select(int isa_max) {
-#if DTI_X86
-    int isa = dti_isa_select(isa_max);
+static const dti_isa_kernels *dti_isa_kernels_x86(int isa) {
 #if DTI_X86_AVX512
     if (isa == DTI_ISA_AVX512)
         return &dti_isa_kernels_avx512;
 #endif
+#if DTI_X86
     if (isa == DTI_ISA_AVX2)
         return &dti_isa_kernels_avx2;
 #endif
-    return &dti_isa_kernels_portable;
+    return NULL;
 }
+#endif /* DTI_COMPILES_SIMD */
+
+#ifdef DTI_COMPILES_KERNELS
+static const dti_isa_kernels *dti_isa_kernels_select(int isa_max) {
+    const dti_isa_kernels *x86 = dti_isa_kernels_x86(dti_isa_select(isa_max));
+    return x86 ? x86 : &dti_isa_kernels_portable;
+}
+#endif

@@ -25,5 +25,7 @@ typedef struct dti_isa_kernels {
     dti_narrow_fn *narrow[DT_F16 + 1];
 } dti_isa_kernels;
 
+/* The set of that number, if it is one of x86's; NULL. */
+static const dti_isa_kernels *dti_isa_kernels_x86(int isa);
 /* Threads: any. Never NULL. */
 static const dti_isa_kernels *dti_isa_kernels_select(int isa_max);

@@ -62,7 +62,7 @@ host_run() {
 }
 
 # What is fast takes longest to compile: of one compiler, which dtrain.h's checksum draws. Whoever
-# names tests has both. The long form has -O2 too, as build.sh compiles the six files below.
+# names tests has both. The long form has -O2 too, as build.sh compiles the seven files below.
 builds='gcc_O0 clang_O0 gcc_fast clang_fast'
 if [ -n "${DTRAIN_TEST_LONG-}" ]; then
     builds="$builds gcc_O2 clang_O2"
@@ -122,7 +122,7 @@ model_test() {
     fi
 }
 
-# ---- the implementation as build.sh compiles it for the examples: in six files
+# ---- the implementation as build.sh compiles it for the examples: in seven files
 
 # parts_link PROGRAM PART...: the hostile host, which then has declarations alone, with these parts.
 parts_link() {
@@ -172,17 +172,17 @@ other_options() {
             $(echo "$parts" | sed s/GRAPH//) && pass
 }
 
-parts='GRAPH BACKEND DATA TRAIN KERNELS COMM'
+parts='GRAPH BACKEND DATA TRAIN KERNELS SIMD COMM'
 
 parts_tests() {
-    if wants_host six_files_give; then
+    if wants_host seven_files_give; then
         rm -f $work/cc_parts
         # shellcheck disable=SC2086 # words are meant
         parts_link cc_parts $parts
         make_locale
-        host_run_all six_files_give cc_parts
+        host_run_all seven_files_give cc_parts
     fi
-    test=without_one_of_the_six_files_the_linker_names_it
+    test=without_one_of_the_seven_files_the_linker_names_it
     if wanted $test; then without_parts $test; fi
     test=parts_with_different_options_do_not_link
     if wanted $test; then other_options $test; fi

@@ -86,7 +86,7 @@ with_openssl() {
 
 # The implementation, once for all programs that need nothing but the public header: each of them
 # compiled by itself, as its first lines say, takes a minute. Its parts compile beside each other.
-implementation='KERNELS GRAPH TRAIN BACKEND COMM DATA' # the slowest first
+implementation='TRAIN GRAPH SIMD DATA COMM BACKEND KERNELS' # the slowest first
 # shellcheck disable=SC2086 # words are meant
 library=$(printf 'build/dtrain_%s.o ' $implementation)
 export library
