@@ -24,6 +24,7 @@ typedef struct test {
 typedef struct test_state { /* of the test that runs now */
     int failures;
     const char *skipped; /* why, or NULL */
+    bool off;            /* it asked for a feature that was left out (base/optional.h) */
 } test_state;
 
 extern test_state test_now;

@@ -27,6 +27,9 @@ static FILE *harness_stream(int descriptor, const char *mode) {
     return harness_no_streams ? NULL : fdopen(descriptor, mode);
 }
 
+/* A test that is refused a feature which was left out is skipped. */
+#define DTI_OFF_ASKED(why) (test_now.off = true, why)
+
 #ifndef DT_NO_VULKAN
 static bool harness_apart; /* devices' memory has no part that is the host's */
 #define DTI_VK_NO_UNIFIED harness_apart

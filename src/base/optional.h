@@ -137,11 +137,14 @@ DT_NO_SERVER, DT_NO_THREADS, DT_NO_VULKAN, DT_NO_ZERO"
 /* Of optimizers the first three (SGD, Adam and AdamW) always are. */
 #define DTI_HAS_OPTIM(kind) (DTI_HAS_OPTIMIZERS || (kind) <= DT_OPTIM_ADAMW)
 
-/* Why something is refused: DTI_OFF(SERVER). */
+/* Why something is refused: DTI_OFF(SERVER). A test looks at how often that is asked. */
+#ifndef DTI_OFF_ASKED
+#define DTI_OFF_ASKED(why) why
+#endif
 #ifdef DT_LIGHT
-#define DTI_OFF(feature) "dtrain was compiled with DT_LIGHT (DT_NO_" #feature ")"
+#define DTI_OFF(feature) DTI_OFF_ASKED("dtrain was compiled with DT_LIGHT (DT_NO_" #feature ")")
 #else
-#define DTI_OFF(feature) "dtrain was compiled with DT_NO_" #feature
+#define DTI_OFF(feature) DTI_OFF_ASKED("dtrain was compiled with DT_NO_" #feature)
 #endif
 
 /* A list of one, so that a host's macro of a feature's name stays out. */

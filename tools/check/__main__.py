@@ -10,12 +10,14 @@ snippets implementation tools prose texts glossary.
 import glob
 import json
 import os
+import random
 import re
 import resource
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib.machinery import SourceFileLoader
 
@@ -661,10 +663,15 @@ def check_implementation():
               ["-DDT_NO_COMM", "-DDT_NO_VULKAN"]]
     if os.path.exists("/usr/include/openssl/ssl.h"):
         parsed.append(["-DDT_COMM_ONLY", "-DDT_WITH_OPENSSL"])
+    features = re.findall(r"^#ifdef (DT_NO_\w+)", amalgamate.read("src/base/optional.h"), re.M)
+    draw = random.Random(int(os.environ.get("DTRAIN_DRAW", time.time() // 86400)))
+    parsed += [["-DDT_LIGHT"], ["-DDT_LIGHT", "-DDT_NO_COMM", "-DDT_NO_VULKAN"],
+               ["-D" + name for name in features if draw.random() < 0.5]]
     parsed = [["-DDT_IMPLEMENTATION", *flags] for flags in parsed]
     rows = [(compiler, ["-fsyntax-only", *flags]) for compiler in ("gcc", "clang") for flags in parsed]
     rows += [("gcc", ["-fsyntax-only", "-DDT_IMPLEMENTATION_" + part, *flags]) for part in PARTS
              for flags in ([], ["-DDT_NO_COMM"], ["-DDT_COMM_ONLY"])]  # Clang: check_parts
+    rows += [("gcc", ["-fsyntax-only", "-DDT_IMPLEMENTATION", "-D" + name]) for name in features]
 
     def compiled(row):
         done = compile_text(row[0], ["-x", "c", *WARNINGS, *row[1]], text, os.devnull)
