@@ -147,7 +147,9 @@ void find_shares(uint first, bool last, uint turn)
     barrier();
 }
 
-/* Adds the sums of a span of blocks to those of the spans before, so that none is of many terms. */
+/* Adds the sums of a span of blocks to those of the spans before, so that none is of many terms. A loop
+ * that clears what it reads holds both: of two parts that is more than Intel's registers. Of one part
+ * its scheduler does better so. */
 void store(uint unit, uint first, uint all, bool again)
 {
     uint q_all = HEADS * args.d, k_all = KV_HEADS * args.d, v_all = KV_HEADS * args.dv;
@@ -166,7 +168,8 @@ void store(uint unit, uint first, uint all, bool again)
         for (uint s = 0u; s < 4u * PARTS; s++) {
             if (s == r) {
                 v = sums[s];
-                sums[s] = vec4(0.0);
+                if (PARTS == 1u)
+                    sums[s] = vec4(0.0);
             }
         }
         uint chunk = r / 4u * GROUPS + group, row = ty * 4u + r % 4u;
@@ -181,6 +184,7 @@ void store(uint unit, uint first, uint all, bool again)
                 y[to + e] = again ? y[to + e] * (FORWARD ? factor[row] : 1.0) + v[e] : v[e];
         }
     }
+    for (uint s = 0u; s < 4u * PARTS && PARTS > 1u; s++) sums[s] = vec4(0.0);
 }
 
 void main()

@@ -8,6 +8,8 @@
 #define DTI_ATTENTION_MASKED (DTI_ATTENTION_ADD | DTI_ATTENTION_KEEP)
 #define DTI_ATTENTION_WIDEST 256
 #define DTI_ATTENTION_APART 128 /* columns of dk and dv that one workgroup sums */
+/* Intel's Gen9 and Adreno 6xx have half the registers for each of more. */
+#define DTI_ATTENTION_LANES_MOST 256
 
 static dti_attention dti_attention_sizes(dt_shape q, dt_shape k, dt_shape v) {
     return (dti_attention){q.dim[0], k.dim[0], q.dim[1], k.dim[1], q.dim[2], v.dim[2]};
@@ -391,10 +393,11 @@ static uint32_t dti_attention_chunks(const dti_launch *l) {
     return (mode & both ? l->spec[1] : 0) + (!mode || mode & DTI_ATTENTION_DV ? l->spec[2] : 0);
 }
 
-/* A group of invocations for each of them. */
+/* A group of invocations for each of them, or for each two. */
 static uint64_t dti_attention_width(const dti_launch *l) {
     uint64_t width = DTI_ATTENTION_LANES;
-    while (width < DTI_ATTENTION_LANES * (uint64_t)dti_attention_chunks(l))
+    const uint64_t most = DTI_ATTENTION_LANES * (uint64_t)dti_attention_chunks(l);
+    while (width < DTI_MIN(most, DTI_ATTENTION_LANES_MOST))
         width *= 2;
     return width;
 }
