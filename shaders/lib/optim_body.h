@@ -83,8 +83,8 @@
     void dti_m_update_##name(inout DTI_M_F v[DTI_OPTIM_VALUES], DTI_M_F g,                         \
                              float w[DTI_GROUP_WORDS], float t, float c[DTI_OPTIM_CONSTANTS])
 #else
-#define DTI_OPTIM_CONSTANTS_OF(name)                                                               \
-    DTI_M_FN void DTI_M(constants_##name)(const float *w, float t, DTI_M_F *c)
+#define DTI_OPTIM_CONSTANTS_OF(name) /* once a block: several call Adam's */                       \
+    static void DTI_M(constants_##name)(const float *w, float t, DTI_M_F *c)
 #define DTI_OPTIM_UPDATE_OF(name)                                                                  \
     DTI_M_FN void DTI_M(update_##name)(DTI_M_F * v, DTI_M_F g, const float *w, float t,            \
                                        const float *c)

@@ -9,8 +9,25 @@
 #endif
 #define DTI_CONV_NR (2 * DTI_LANES)
 
-DTI_INLINE void DTI_N(conv_put)(float *tile, DTI_NF sum, bool add) {
-    DTI_N(store)(tile, add ? DTI_N(load)(tile) + sum : sum);
+/* tile = sums, or tile + sums. */
+DTI_INLINE void DTI_N(conv_put)(const int rows, const int vecs, float *tile, DTI_NF (*sums)[2],
+                                bool add) {
+    if (add) {
+        DTI_UNROLL(12)
+        for (int i = 0; i < rows; i++) {
+            DTI_UNROLL(2)
+            for (int v = 0; v < vecs; v++)
+                sums[i][v] = DTI_N(load)(tile + i * DTI_CONV_NR + v * DTI_LANES) + sums[i][v];
+        }
+    }
+    DTI_UNROLL(12)
+    for (int i = 0; i < rows; i++) {
+        DTI_UNROLL(2)
+        for (int v = 0; v < vecs; v++) {
+            DTI_KEEP(sums[i][v]);
+            DTI_N(store)(tile + i * DTI_CONV_NR + v * DTI_LANES, sums[i][v]);
+        }
+    }
 }
 
 DTI_INLINE void DTI_N(conv_tile)(const int rows, const int vecs, float *tile, int64_t k,
@@ -18,8 +35,11 @@ DTI_INLINE void DTI_N(conv_tile)(const int rows, const int vecs, float *tile, in
                                  const float *b, const int32_t *b_off, bool add) {
     DTI_NF sums[DTI_CONV_MR][2];
     DTI_UNROLL(12)
-    for (int i = 0; i < rows; i++)
+    for (int i = 0; i < rows; i++) {
         sums[i][0] = sums[i][1] = DTI_N(set1)(0);
+        DTI_KEEP(sums[i][0]);
+        DTI_KEEP(sums[i][1]);
+    }
     for (int64_t p = 0; p < k; p++) {
         const float *x = a + a_off[p], *mid = x + 6 * a_row, *y = b + b_off[p];
         DTI_NF b0 = DTI_N(load)(y), b1 = vecs > 1 ? DTI_N(load)(y + DTI_LANES) : b0;
@@ -31,12 +51,7 @@ DTI_INLINE void DTI_N(conv_tile)(const int rows, const int vecs, float *tile, in
                 sums[i][1] = DTI_N(fma)(u, b1, sums[i][1]);
         }
     }
-    DTI_UNROLL(12)
-    for (int i = 0; i < rows; i++) {
-        DTI_N(conv_put)(tile + i * DTI_CONV_NR, sums[i][0], add);
-        if (vecs > 1)
-            DTI_N(conv_put)(tile + i * DTI_CONV_NR + DTI_LANES, sums[i][1], add);
-    }
+    DTI_N(conv_put)(rows, vecs, tile, sums, add);
 }
 
 /* clang-format off */
@@ -74,12 +89,7 @@ DTI_INLINE void DTI_N(conv_plane)(const int rows, const int vecs, float *tile, i
                 sums[i][1] = DTI_N(fma)(u, DTI_N(load)(y + i * b_row + DTI_LANES), sums[i][1]);
         }
     }
-    DTI_UNROLL(4)
-    for (int i = 0; i < rows; i++) {
-        DTI_N(conv_put)(tile + i * DTI_CONV_NR, sums[i][0], add);
-        if (vecs > 1)
-            DTI_N(conv_put)(tile + i * DTI_CONV_NR + DTI_LANES, sums[i][1], add);
-    }
+    DTI_N(conv_put)(rows, vecs, tile, sums, add);
 }
 
 #define DTI_CONV_PLANE(rows, vecs)                                                                 \

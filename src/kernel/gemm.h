@@ -82,15 +82,18 @@ typedef struct dti_gemm_chunk {
     bool pack_b;
 } dti_gemm_chunk;
 
-/* One tile of C on its way out of the registers. */
+/* One tile of C on its way out of the registers: to C itself where its rows are contiguous and
+ * nothing but a sum is to be made, else to memory that is finished from there. */
 typedef struct dti_gemm_out {
-    float *c;
+    float *c, *to;
+    int64_t to_row;
+    int to_last;              /* columns of the last vector that are stored */
+    bool to_sum;              /* added to what is there */
     const float *bias, *mask; /* mask: NULL unless it is to be used now */
     int64_t c_row, c_col, bias_row, bias_col;
     int cols;
     bool add, last, relu;
-    bool straight, plain; /* contiguous rows of C and bias; plain: whole vectors, only a sum */
-    bool turned;          /* contiguous columns of C and bias */
+    bool straight, turned; /* contiguous rows, columns, of C and bias */
 } dti_gemm_out;
 typedef void dti_gemm_tile_fn(int64_t k, const float *a, int64_t a_row, int64_t a_col,
                               const float *b, int64_t b_row, const dti_gemm_out *out);

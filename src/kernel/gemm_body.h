@@ -67,6 +67,26 @@ static void DTI_N(gemm_edge)(const dti_gemm_out *out, const float *sums, int row
     }
 }
 
+/* Whole columns of C from registers. */
+DTI_INLINE void DTI_N(gemm_columns)(float *c, int64_t step, DTI_NF r[DTI_LANES], int n,
+                                    const DTI_NF *bias, bool relu) {
+    if (bias) {
+        DTI_UNROLL(16)
+        for (int j = 0; j < DTI_LANES; j++)
+            r[j] = r[j] + *bias;
+    }
+    if (relu) {
+        DTI_UNROLL(16)
+        for (int j = 0; j < DTI_LANES; j++)
+            r[j] = DTI_N(gemm_finish)(r[j], r[j], false, true);
+    }
+    DTI_UNROLL(16)
+    for (int j = 0; j < DTI_LANES; j++, c += step) {
+        DTI_HIDE_POINTER(c);
+        DTI_N(store_n)(c, r[j], n);
+    }
+}
+
 /* Contiguous columns of C (and bias along them): the tile is turned on its way. */
 static void DTI_N(gemm_turned)(const dti_gemm_out *out, const float *sums, int rows) {
     const bool has_bias = out->last && out->bias, relu = out->last && out->relu;
@@ -79,9 +99,8 @@ static void DTI_N(gemm_turned)(const dti_gemm_out *out, const float *sums, int r
             float *c = out->c + i0 + v * out->c_col;
             const int cols = DTI_MIN(out->cols - v, DTI_LANES);
             const bool straight = !out->add && !out->mask && cols == DTI_LANES;
-            DTI_UNROLL(16)
-            for (int j = 0; straight && j < DTI_LANES; j++, c += out->c_col)
-                DTI_N(store_n)(c, DTI_N(gemm_finish)(r[j], bias, has_bias, relu), n);
+            if (straight)
+                DTI_N(gemm_columns)(c, out->c_col, r, n, has_bias ? &bias : NULL, relu);
             for (int j = 0; !straight && j < cols; j++, c += out->c_col) {
                 DTI_NF x = out->add ? DTI_N(load_n)(c, n) + r[j] : r[j];
                 x = DTI_N(gemm_finish)(x, bias, has_bias, relu);
@@ -109,35 +128,36 @@ static void DTI_N(gemm_scatter)(const dti_gemm_out *out, const float *sums, int 
         }
 }
 
+/* sums += C */
+DTI_INLINE void DTI_N(gemm_add)(const int rows, const int vecs, const float *c, int64_t step,
+                                DTI_NF sums[DTI_GEMM_MR][DTI_GEMM_VECS]) {
+    DTI_UNROLL(12)
+    for (int i = 0; i < rows; i++, c += step) {
+        DTI_HIDE_POINTER(c);
+        DTI_UNROLL(4)
+        for (int v = 0; v < vecs; v++)
+            sums[i][v] = DTI_N(load)(c + v * DTI_LANES) + sums[i][v];
+    }
+}
+
 DTI_INLINE void DTI_N(gemm_store)(const int rows, const int vecs, const dti_gemm_out *out,
                                   DTI_NF sums[DTI_GEMM_MR][DTI_GEMM_VECS]) {
-    float tile[DTI_GEMM_TILE_ROWS * DTI_GEMM_NR];
-    float *c = out->plain ? out->c : tile;
-    const int64_t step = out->plain ? out->c_row : DTI_GEMM_NR;
-    const int last = (vecs - 1) * DTI_LANES, rest = out->cols - last;
-    const bool cut = DTI_LANES > 4 && out->plain && rest < DTI_LANES;
-    if (out->plain && out->add) {
-        DTI_UNROLL(12)
-        for (int i = 0; i < rows; i++) {
-            DTI_UNROLL(4)
-            for (int v = 0; v < vecs; v++)
-                sums[i][v] = DTI_N(load)(c + i * step + v * DTI_LANES) + sums[i][v];
-        }
-    }
+    const int last = (vecs - 1) * DTI_LANES, cols = out->to_last;
+    const int64_t step = out->to_row;
+    float *to = out->to;
+    if (out->to_sum)
+        DTI_N(gemm_add)(rows, vecs, to, step, sums);
     DTI_UNROLL(12)
-    for (int i = 0; i < rows; i++) {
+    for (int i = 0; i < rows; i++, to += step) {
+        DTI_HIDE_POINTER(to);
         DTI_UNROLL(4)
         for (int v = 0; v < vecs - 1; v++)
-            DTI_N(store)(c + i * step + v * DTI_LANES, sums[i][v]);
-        if (cut)
-            DTI_N(store_n)(c + i * step + last, sums[i][vecs - 1], rest);
+            DTI_N(store)(to + v * DTI_LANES, sums[i][v]);
+        if (DTI_LANES == 16 || (DTI_LANES == 8 && cols < DTI_LANES))
+            DTI_N(store_n)(to + last, sums[i][vecs - 1], cols);
         else
-            DTI_N(store)(c + i * step + last, sums[i][vecs - 1]);
+            DTI_N(store)(to + last, sums[i][vecs - 1]);
     }
-    if (!out->plain)
-        (out->straight             ? DTI_N(gemm_edge)
-         : out->turned && rows > 2 ? DTI_N(gemm_turned)
-                                   : DTI_N(gemm_scatter))(out, tile, rows);
 }
 
 /* sums = A's rows times B's columns over k. */
@@ -145,13 +165,17 @@ DTI_INLINE void DTI_N(gemm_tile)(const int rows, const int vecs, int64_t k, cons
                                  int64_t a_row, int64_t a_col, const float *b, int64_t b_row,
                                  const dti_gemm_out *out) {
     DTI_NF sums[DTI_GEMM_MR][DTI_GEMM_VECS];
-    const float *mid = a + 6 * a_row;
+    const float *mid = a + 6 * a_row, *c = out->c;
     DTI_UNROLL(12)
     for (int i = 0; i < rows; i++) {
         DTI_UNROLL(4)
-        for (int v = 0; v < vecs; v++)
+        for (int v = 0; v < vecs; v++) {
             sums[i][v] = DTI_N(set1)(0);
-        __builtin_prefetch(out->c + i * out->c_row, 1);
+            DTI_KEEP(sums[i][v]);
+        }
+        __builtin_prefetch(c, 1);
+        c += out->c_row;
+        DTI_HIDE_POINTER(c);
     }
     for (int64_t p = 0; p < k; p++, a += a_col, mid += a_col, b += b_row) {
         DTI_NF y[DTI_GEMM_VECS];
@@ -307,6 +331,14 @@ static dti_gemm_plan DTI_N(gemm_plan)(const dti_gemm_block *g) {
     return plan;
 }
 
+/* Where a tile is stored: in C, or in `tile` to be finished from there. */
+DTI_INLINE void DTI_N(gemm_aim)(dti_gemm_out *out, float *tile, int vecs) {
+    out->to = tile ? tile : out->c;
+    out->to_row = tile ? DTI_GEMM_NR : out->c_row;
+    out->to_last = tile ? DTI_LANES : out->cols - (vecs - 1) * DTI_LANES;
+    out->to_sum = !tile && out->add;
+}
+
 /* Rows [i0, i0 + rows) times all columns of the chunk. a: packed, or NULL for A in place. */
 static void DTI_N(gemm_rows)(const dti_gemm_block *g, const dti_gemm_chunk *chunk, int64_t i0,
                              int rows, const float *packed_a, int mr) {
@@ -323,6 +355,7 @@ static void DTI_N(gemm_rows)(const dti_gemm_block *g, const dti_gemm_chunk *chun
         .relu = g->relu,
         .straight = g->c_col == 1 && (!g->bias || (g->bias_col == 1 && g->bias_row == 0)),
         .turned = g->c_row == 1 && (!g->bias || (g->bias_row == 1 && g->bias_col == 0))};
+    alignas(64) float tile[DTI_GEMM_TILE_ROWS * DTI_GEMM_NR];
     const bool bare = out.straight && !(out.last && (g->bias || out.relu || g->mask));
     for (int64_t q = 0, j = 0; q < chunk->cols.panels; q++, j += out.cols) {
         const int64_t col = chunk->j0 + j;
@@ -334,9 +367,14 @@ static void DTI_N(gemm_rows)(const dti_gemm_block *g, const dti_gemm_chunk *chun
         out.c = g->c + i0 * g->c_row + col * g->c_col;
         out.bias = g->bias ? g->bias + i0 * g->bias_row + col * g->bias_col : NULL;
         out.mask = g->mask && out.last ? g->mask + (out.c - g->c) : NULL;
-        out.plain = bare && (whole || (DTI_LANES > 4 && !out.add));
+        const bool plain = bare && (whole || (DTI_LANES > 4 && !out.add));
+        DTI_N(gemm_aim)(&out, plain ? NULL : tile, vecs);
         DTI_N(gemm_tiles)
         [rows - 1][vecs - 1](kc, a, a_row, a_col, b, packed ? vecs * DTI_LANES : g->b_row, &out);
+        if (!plain)
+            (out.straight             ? DTI_N(gemm_edge)
+             : out.turned && rows > 2 ? DTI_N(gemm_turned)
+                                      : DTI_N(gemm_scatter))(&out, tile, rows);
     }
 }
 

@@ -3,16 +3,14 @@
 
 /* What AVX-512 has for itself: what steps are made of where arithmetic is the limit, in which
  * vectors twice as wide are 1.4 to 1.9 times as fast (docs/speed.md). All other functions of
- * elements and optimizers, and a few more, it takes from AVX2, whose bits are the same (simd.h);
- * what no table names no optimizing compiler emits. This is the one place that decides. */
+ * elements and optimizers, and those that gain less than a tenth, it takes from AVX2, whose bits
+ * are the same (simd.h). What no table names no optimizing compiler emits. This is the one place
+ * that decides. */
 #define DTI_OWN_MAPS(X)                                                                            \
     X(NEG, neg)                                                                                    \
     X(ABS, abs)                                                                                    \
     X(EXP, exp)                                                                                    \
     X(LOG, log)                                                                                    \
-    X(SQRT, sqrt)                                                                                  \
-    X(RSQRT, rsqrt)                                                                                \
-    X(RECIPROCAL, reciprocal)                                                                      \
     X(SQUARE, square)                                                                              \
     X(TANH, tanh)                                                                                  \
     X(SIGMOID, sigmoid)                                                                            \
@@ -21,13 +19,11 @@
     X(GELU_TANH, gelu_tanh)                                                                        \
     X(SILU, silu)                                                                                  \
     X(SOFTPLUS, softplus)                                                                          \
-    X(HEAVISIDE, heaviside)                                                                        \
     X(LOG_SIGMOID, log_sigmoid)                                                                    \
     X(LEAKY_RELU, leaky_relu)                                                                      \
     X(AFFINE, affine)                                                                              \
     X(CLAMP, clamp)                                                                                \
-    X(COPY, copy)                                                                                  \
-    X(FILL, fill)
+    X(COPY, copy)
 #define DTI_OWN_PAIRS(X)                                                                           \
     X(ADD, add) X(SUB, sub) X(MUL, mul) X(DIV, div) X(MAXIMUM, maximum) X(MINIMUM, minimum)
 #define DTI_OWN_OPTIMIZERS(X) X(1, sgd) X(2, adam) X(DTI_OPTIM_STANDARD, adamw)
@@ -36,7 +32,10 @@
     X(RECURRENT, v, rnn_relu)                                                                      \
     X(RECURRENT, v, rnn_tanh_back)                                                                 \
     X(RECURRENT, v, rnn_relu_back)                                                                 \
-    X(ALWAYS, n, normal_quantile)
+    X(ALWAYS, n, normal_quantile)                                                                  \
+    X(ALWAYS, v, row_sum_sq)                                                                       \
+    X(ALWAYS, v, row_largest)                                                                      \
+    X(ALWAYS, v, col_sum)
 
 #define DTI_TAKE_MAP(ID, name, slope) [DTI_U_##ID] = dti_v_map_##name##_avx2,
 #define DTI_TAKE_GRAD(ID, name, slope) [DTI_U_##ID] = dti_v_grad_##name##_avx2,
@@ -59,6 +58,7 @@
     .optim_constants = {DTI_OPTIM_LIST(DTI_TAKE_CONSTANTS)},                                       \
     .optim_update = {DTI_OPTIM_LIST(DTI_TAKE_UPDATE)},                                             \
     .optim_measure = {DTI_OPTIM_WHOLE_LIST(DTI_TAKE_MEASURE)},                                     \
+    .narrow = {[DT_BF16] = dti_half_narrow_bf16_avx512, [DT_F16] = dti_half_narrow_f16_avx2},      \
     DTI_TAKEN_FUNCTIONS(DTI_TAKE_FUNCTION) DTI_OWN_MAPS(DTI_OWN_MAP) DTI_OWN_MAPS(DTI_OWN_GRAD)    \
         DTI_OWN_PAIRS(DTI_OWN_PAIR) DTI_OWN_OPTIMIZERS(DTI_OWN_UPDATE)
 

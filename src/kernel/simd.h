@@ -26,3 +26,11 @@
 /* A pointer that moves stays one: compilers would make an address for every step of an unrolled
  * loop, before the loop around it. */
 #define DTI_HIDE_POINTER(x) __asm__("" : "+r"(x))
+
+/* The tree: lane i + lane i+8, then +4, +2, +1. */
+typedef float dti_quad __attribute__((vector_size(16), aligned(4), may_alias));
+DTI_NOINLINE float dti_tree_sum(const float t[16]) {
+    const dti_quad *q = (const dti_quad *)t;
+    const dti_quad x = (q[0] + q[2]) + (q[1] + q[3]);
+    return (x[0] + x[2]) + (x[1] + x[3]);
+}

@@ -38,6 +38,16 @@ typedef float DTI_NA __attribute__((vector_size(DTI_LANES * 4), aligned(4), may_
 #define DTI_HIDE_MASK(x) DTI_HIDE(x)
 #endif
 
+/* A vector that is in a register here, and not made again in each branch that follows. */
+#undef DTI_KEEP
+#if DTI_LANES == 16
+#define DTI_KEEP(x) __asm__("" : "+v"(x))
+#elif DTI_X86
+#define DTI_KEEP(x) __asm__("" : "+x"(x))
+#else
+#define DTI_KEEP(x) ((void)0)
+#endif
+
 /* ---- native: what every set says the same way */
 DTI_INLINE DTI_NF DTI_N(load)(const float *p) {
     return *(const DTI_NA *)p;
@@ -443,14 +453,10 @@ DTI_INLINE void DTI_V(store_n)(float *p, DTI_VF x, int n) {
 #endif
 }
 
-/* The tree: lane i + lane i+8, then +4, +2, +1. */
 DTI_INLINE float DTI_V(sum)(DTI_VF x) {
     float t[16];
     DTI_V(store)(t, x);
-    for (int h = 8; h; h /= 2)
-        for (int i = 0; i < h; i++)
-            t[i] = t[i] + t[i + h];
-    return t[0];
+    return dti_tree_sum(t);
 }
 
 /* sums[i] += lane i. */

@@ -141,7 +141,7 @@ DTI_INLINE float DTI_V(run_exp)(float *y, const float *x, int64_t n, const DTI_V
     }
     return DTI_V(sum)(sum);
 }
-DTI_INLINE float DTI_V(row_exp)(float *y, const float *x, int64_t n, float most, const bool write) {
+DTI_NOINLINE float DTI_V(row_exp)(float *y, const float *x, int64_t n, float most, bool write) {
     const DTI_VF shift = DTI_V(set1)(most);
     double sum = 0;
     for (int64_t i = 0; i < n; i += 16 * DTI_SUM_CHAIN)
