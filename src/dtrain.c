@@ -87,15 +87,21 @@ DTI_OPTIMIZE_SPEED
 #include "comm/protocol/note.c"
 #include "comm/protocol/backlog.c"
 #include "comm/protocol/link.c"
+DTI_OPTIMIZE_SIZE
 #include "comm/protocol/handshake.c"
+DTI_OPTIMIZE_END
 #include "comm/protocol/flight.c"
+DTI_OPTIMIZE_SIZE
 #include "comm/protocol/failure.c"
 #include "comm/protocol/engine_announce.c"
+DTI_OPTIMIZE_END
 #include "comm/protocol/engine_receive.c"
 #include "comm/protocol/engine_send.c"
+DTI_OPTIMIZE_SIZE
 #include "comm/protocol/connect.c"
 #include "comm/protocol/join.c"
 #include "comm/protocol/member.c"
+DTI_OPTIMIZE_END
 #include "comm/protocol/core.c"
 DTI_OPTIMIZE_END
 #include "comm/launch/env.h"
@@ -122,13 +128,16 @@ DTI_OPTIMIZE_END
 DTI_OPTIMIZE_SPEED
 #include "comm/transport/shm.c"
 #include "comm/transport/tcp.h"
+DTI_OPTIMIZE_SIZE
 #include "comm/transport/tcp_congestion.c"
+DTI_OPTIMIZE_END
 #include "comm/transport/tcp_shm.c"
 #include "comm/transport/tcp_conn.c"
 #include "comm/transport/tcp_tls.c"
 #include "comm/transport/tcp_wait.c"
 #include "comm/transport/tcp.c"
 DTI_OPTIMIZE_END
+#include "comm/transport/tcp_open.c"
 #include "comm/message/message_link.h"
 #include "comm/message/message_link.c"
 #include "comm/message/message_server_tls.c"

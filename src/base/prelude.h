@@ -53,7 +53,14 @@
 #pragma push_macro("I")
 #undef I
 
+/* What loops over data is compiled for speed whatever the host asks for; the rest for size, or as
+ * the host says where it does not optimise. A level takes the other flags back, so they come again.
+ * They stand around whole files: see dtrain.c. */
+#define DTI_PRAGMA(text) _Pragma(#text)
 #ifdef __clang__
+#define DTI_OPTIMIZE_SPEED
+#define DTI_OPTIMIZE_SIZE
+#define DTI_OPTIMIZE_END
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wunused-function"
 #pragma clang diagnostic ignored "-Wunused-parameter"
@@ -63,34 +70,26 @@
 #pragma float_control(precise, on)
 #pragma clang fp contract(off) reassociate(off)
 #else
+#if __GNUC__ >= 12
+#define DTI_SMALL "Oz"
+#else
+#define DTI_SMALL "Os"
+#endif
+#define DTI_OPTIMIZE(...)                                                                          \
+    DTI_PRAGMA(GCC push_options)                                                                   \
+    DTI_PRAGMA(GCC optimize(__VA_ARGS__ "no-fast-math", "fp-contract=off", "no-math-errno",        \
+                            "no-trapping-math"))
+#define DTI_OPTIMIZE_SPEED DTI_OPTIMIZE("O2", )
+#define DTI_OPTIMIZE_SIZE DTI_OPTIMIZE(DTI_SMALL, "no-tree-pre", "no-shrink-wrap", )
+#define DTI_OPTIMIZE_END DTI_PRAGMA(GCC pop_options)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function"
 #pragma GCC diagnostic ignored "-Wunused-parameter"
-#pragma GCC push_options
 #ifdef __OPTIMIZE__
-#pragma GCC optimize("Os")
-#endif
-#pragma GCC optimize("no-fast-math", "fp-contract=off", "no-math-errno", "no-trapping-math")
-#endif
-
-/* What loops over data is compiled for speed whatever the host asks for; the rest for size, or as
- * the host says where it does not optimise. A level takes the flags above back, so they come again.
- * They stand around whole files: see dtrain.c. */
-#define DTI_PRAGMA(text) _Pragma(#text)
-#ifdef __clang__
-#define DTI_OPTIMIZE_SPEED
-#define DTI_OPTIMIZE_SIZE
-#define DTI_OPTIMIZE_END
+DTI_OPTIMIZE_SIZE
 #else
-#define DTI_OPTIMIZE_SPEED                                                                         \
-    DTI_PRAGMA(GCC push_options)                                                                   \
-    DTI_PRAGMA(GCC optimize("O2", "no-fast-math", "fp-contract=off", "no-math-errno",              \
-                            "no-trapping-math"))
-#define DTI_OPTIMIZE_SIZE                                                                          \
-    DTI_PRAGMA(GCC push_options)                                                                   \
-    DTI_PRAGMA(GCC optimize("Os", "no-fast-math", "fp-contract=off", "no-math-errno",              \
-                            "no-trapping-math"))
-#define DTI_OPTIMIZE_END DTI_PRAGMA(GCC pop_options)
+DTI_OPTIMIZE()
+#endif
 #endif
 
 /* For leaf helpers whose speed must not hang on the host's -O level. Clang at -O0 gives each
