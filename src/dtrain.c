@@ -89,19 +89,19 @@ DTI_OPTIMIZE_SPEED
 #include "comm/protocol/link.c"
 DTI_OPTIMIZE_SIZE
 #include "comm/protocol/handshake.c"
-DTI_OPTIMIZE_END
+DTI_OPTIMIZE_SIZE_END
 #include "comm/protocol/flight.c"
 DTI_OPTIMIZE_SIZE
 #include "comm/protocol/failure.c"
 #include "comm/protocol/engine_announce.c"
-DTI_OPTIMIZE_END
+DTI_OPTIMIZE_SIZE_END
 #include "comm/protocol/engine_receive.c"
 #include "comm/protocol/engine_send.c"
 DTI_OPTIMIZE_SIZE
 #include "comm/protocol/connect.c"
 #include "comm/protocol/join.c"
 #include "comm/protocol/member.c"
-DTI_OPTIMIZE_END
+DTI_OPTIMIZE_SIZE_END
 #include "comm/protocol/core.c"
 DTI_OPTIMIZE_END
 #include "comm/launch/env.h"
@@ -130,7 +130,7 @@ DTI_OPTIMIZE_SPEED
 #include "comm/transport/tcp.h"
 DTI_OPTIMIZE_SIZE
 #include "comm/transport/tcp_congestion.c"
-DTI_OPTIMIZE_END
+DTI_OPTIMIZE_SIZE_END
 #include "comm/transport/tcp_shm.c"
 #include "comm/transport/tcp_conn.c"
 #include "comm/transport/tcp_tls.c"

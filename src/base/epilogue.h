@@ -1,6 +1,7 @@
 /* Takes back what prelude.h changed: the host's own code after this is compiled as it asked. */
 
 #ifdef __clang__
+DTI_OPTIMIZE_SIZE_END
 #pragma float_control(pop)
 #pragma clang diagnostic pop
 #else

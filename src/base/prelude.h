@@ -58,17 +58,26 @@
  * They stand around whole files: see dtrain.c. */
 #define DTI_PRAGMA(text) _Pragma(#text)
 #ifdef __clang__
-#define DTI_OPTIMIZE_SPEED
+#ifdef __OPTIMIZE__
+#define DTI_OPTIMIZE_SIZE                                                                          \
+    DTI_PRAGMA(clang attribute push(__attribute__((minsize)), apply_to = function))
+#define DTI_OPTIMIZE_SIZE_END DTI_PRAGMA(clang attribute pop)
+#else
 #define DTI_OPTIMIZE_SIZE
-#define DTI_OPTIMIZE_END
+#define DTI_OPTIMIZE_SIZE_END
+#endif
+#define DTI_OPTIMIZE_SPEED DTI_OPTIMIZE_SIZE_END
+#define DTI_OPTIMIZE_END DTI_OPTIMIZE_SIZE
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wunused-function"
 #pragma clang diagnostic ignored "-Wunused-parameter"
 #pragma clang diagnostic ignored "-Wignored-pragmas" /* some CPUs have no float_control */
+#pragma clang diagnostic ignored "-Wpragma-clang-attribute" /* a region may have no function */
 #pragma clang diagnostic ignored "-Wpass-failed" /* a loop that cannot be unrolled is right too */
 #pragma float_control(push)
 #pragma float_control(precise, on)
 #pragma clang fp contract(off) reassociate(off)
+DTI_OPTIMIZE_SIZE
 #else
 #if __GNUC__ >= 12
 #define DTI_SMALL "Oz"
@@ -82,6 +91,7 @@
 #define DTI_OPTIMIZE_SPEED DTI_OPTIMIZE("O2", )
 #define DTI_OPTIMIZE_SIZE DTI_OPTIMIZE(DTI_SMALL, "no-tree-pre", "no-shrink-wrap", )
 #define DTI_OPTIMIZE_END DTI_PRAGMA(GCC pop_options)
+#define DTI_OPTIMIZE_SIZE_END DTI_OPTIMIZE_END
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function"
 #pragma GCC diagnostic ignored "-Wunused-parameter"

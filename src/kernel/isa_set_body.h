@@ -16,5 +16,5 @@ DTI_OPTIMIZE_SIZE /* for CPUs from before 2013 */
 #include "pool_body.h"
 #include "half_arrays_body.h"
 #if DTI_X86 && DTI_LANES == 4
-DTI_OPTIMIZE_END
+DTI_OPTIMIZE_SIZE_END
 #endif

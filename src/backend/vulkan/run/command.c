@@ -138,7 +138,7 @@ static dt_result dti_vk_sync(dti_device *head, const dt_vulkan_semaphore *wait,
         .signalSemaphoreCount = signal->semaphore != 0,
         .pSignalSemaphores = &signals,
     };
-    return dti_vk_queue_submit(device, 1, &info, NULL);
+    return dti_vk_queue_submit(device, 1, &info, 0);
 }
 
 static dt_result dti_vk_submit(dti_vk_device *device, const dti_VkCommandBuffer *commands,

@@ -202,7 +202,7 @@ static dt_result dti_vk_submit_takes(const dti_vk_exec *e, uint32_t first, uint3
                     ms + take[1].ms <= DTI_VK_SUBMISSION_MS;
              n++)
             ms += (++take)->ms;
-        DTI_TRY(dti_vk_submit(e->device, &e->commands[at], n, at + n == end ? fence : NULL));
+        DTI_TRY(dti_vk_submit(e->device, &e->commands[at], n, at + n == end ? fence : 0));
         take += take < last && at + n == take[1].first;
     }
     return DT_OK;
