@@ -24,7 +24,7 @@ typedef struct test {
 typedef struct test_state { /* of the test that runs now */
     int failures;
     const char *skipped; /* why, or NULL */
-    bool off;            /* it asked for a feature that was left out (base/optional.h) */
+    bool off;            /* test_off */
 } test_state;
 
 extern test_state test_now;
@@ -33,6 +33,8 @@ extern int harness_threads_left;
 /* How many actions of steps this process has begun, and which of them kills it; -1: none does. */
 extern _Atomic long harness_actions, harness_killer;
 void test_register(test *t);
+/* The test asks for a feature that was left out (base/optional.h): what fails then is skipped. */
+void test_off(void);
 
 /* DTRAIN_TEST_LONG: no case is left out. */
 bool test_is_long(void);

@@ -108,18 +108,32 @@ script_tests() {
     tail -n 1 "build/$script.log" >"build/$script.counts"
 }
 
+# The test program with DT_LIGHT, in a folder of its own: tests of what was left out skip.
+light_tests() {
+    out=build/light CFLAGS='-O1 -DDT_LIGHT'
+    with_readers() { readers= reader_libs=; }
+    mkdir -p $out
+    # shellcheck disable=SC2046 # words are meant
+    in_lanes $(test_sources)
+    link_tests
+    main_tests
+}
+
 # The tests in their long form, where they have one; those of Vulkan on SwiftShader too.
 long_tests() {
     export DTRAIN_TEST_LONG=1 DTRAIN_SIM_SEEDS=100000
     build
     (setup_vendors) || say 'without vendors'"'"' drivers the record of their compilers is all that is checked'
     python3 tools/check/vendors
+    python3 tools/check/options --check
     with_swiftshader
+    (light_tests)
     main_tests
     comm_tests
     script_tests machines
     sed '$d' $out/comm.log build/machines.log
-    set -- --also $out/dtest.counts --also $out/comm.counts --also build/machines.counts
+    set -- --also $out/dtest.counts --also $out/comm.counts --also build/machines.counts \
+        --also build/light/dtest.counts
     if [ "${VK_ADD_DRIVER_FILES-}" = $swiftshader ]; then
         VK_DRIVER_FILES=$swiftshader $out/dtest --counts $out/swiftshader.counts vulkan || true
         set -- "$@" --also $out/swiftshader.counts

@@ -53,6 +53,8 @@ static const dti_optim_row *const dti_optim_rows[] = {DTI_OPTIM_LIST(DTI_X)};
 _Static_assert(DTI_COUNT(dti_optim_rows) == DTI_OPTIM_KINDS, "a row of each kind");
 
 static const dti_optim_row *dti_optim_row_of(dt_optim_kind kind) {
+    if (!DTI_HAS_OPTIM(kind))
+        (void)DTI_OFF(OPTIMIZERS);
     return (unsigned)kind < DTI_OPTIM_KINDS ? dti_optim_rows[kind] : NULL;
 }
 
