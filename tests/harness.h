@@ -33,8 +33,9 @@ extern int harness_threads_left;
 /* How many actions of steps this process has begun, and which of them kills it; -1: none does. */
 extern _Atomic long harness_actions, harness_killer;
 void test_register(test *t);
-/* The test asks for a feature that was left out (base/optional.h): what fails then is skipped. */
-void test_off(void);
+/* The test asks for a feature that was left out (base/optional.h): what fails then is skipped.
+ * calls: the library's list of those under way, which end with it. */
+void test_off(void **calls);
 
 /* DTRAIN_TEST_LONG: no case is left out. */
 bool test_is_long(void);

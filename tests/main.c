@@ -28,7 +28,7 @@ static FILE *harness_stream(int descriptor, const char *mode) {
 }
 
 /* A test that is refused a feature which was left out is skipped. */
-#define DTI_OFF_ASKED(why) (test_off(), why)
+#define DTI_OFF_ASKED(why) (test_off((void **)&dti_visits), why)
 
 #ifndef DT_NO_VULKAN
 static bool harness_apart; /* devices' memory has no part that is the host's */
