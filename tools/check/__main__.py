@@ -754,110 +754,29 @@ INEXACT = {name + kind for name in
            "log log10 log1p log2 pow sin sinh tan tanh tgamma".split() for kind in ("", "f", "l")}
 
 
-# Bytes of the object by folder of src/ (gcc -O2, x86-64, the symbols that the folder defines), so that
-# growth is seen; "rest" is strings, unwind tables and what has no symbol. Who raises one says beside
-# it what the bytes are for.
-BUDGETS = {
-    # Once for each set of instructions: recurrences 20,000, nine optimizers 23,000, ten functions of elements
-    # and their slopes 23,000, random numbers 1,000, CTC 4,500, LAMB, LARS and Muon 8,000, Adafactor 3,000; less 33,000 that
-    # AVX-512 takes from AVX2. Connections between servers and workers 6,500.
-    # Sums in double over runs, so that no error grows with a length, 11,000; angles of any size 700.
-    # Refusals of ops and layers by their graph 200, of nn.
-    "base": 45_000, "comm": 182_000, "kernel": 353_900, "tensor": 4_800,  # what a reverse pass made, by node 100; copies that others had 100
-    # Tables' gradients 5,000, attention's rows, launches and blocks on the CPU 16,000, weighted means, nll and
-    # one_hot 4,000, grids and trials of kernels' variants 3,000, recurrences 8,000, volumes and signals 6,500,
-    # rotary positions 2,000, functions of elements 4,000, caches 3,500,
-    # CTC 5,000, rows of Adafactor's kernels 300, one_hot at other shapes 300, rivals of variants in each kernel's row 1,400,
-    # sync points, and rules of rows for parts of tensors 4,400.
-    # How rows lie 600; what kernels divide by, how often loops go round 1,900.
-    # parts of classes, tables and rows of a sequence 5,600.
-    # Long sums: attention 2,200, scatter and PyTorch's slopes 1,400, rounds of loops 1,200, parts of products and
-    # convolutions 1,100.
-    # The most heads 100. Sums by a device's registers, and attention's groups, 400.
-    "op": 188_500,
-    "optim": 18_200,  # settings that a kind does not use are refused by name 700, schedules 5,000, nine optimizers 1,500, those of whole parameters 2,500, Adafactor 3,100, sums of many micro-batches 600
-    # SPIR-V 96,000 in 51 modules (shader_table.h says it of today); it was 327,000 before the range coder.
-    # The rest is one backend: pipelines and their choice, records of steps, memory, the check of variants.
-    "backend": 147_500,  # dropout of runs 100, ranges of several buckets 300, sums at products' ends 1,200
-    # parts of a state 800, split gradients and norms of a pipeline's stages 800; initial values of whole
-    # matrices 2,000, averages 1,500; sync points between segments 1,800; units that come and go 3,700
-    "lower": 45_700,
-    # micro-batch slots 700, updates on the host 2,500; a GPU's micro-batches in flight, and losses weighed beside it, 900
-    "program": 37_600,
-    # losses of elements 9,000, attention's layer 1,700, recurrent layers 5,000, functions made of ops 15,000,
-    # gated layers and LoRA 2,000, rows of padding 1,200,
-    # sums of products by letters 8,000, spectral norm 2,500, leading elements by parts 1,000,
-    # cross-entropy of rows, places of an axis and functions made anew at other shapes 2,700
-    # sorts of 2^24 elements 2,700, padding of convolutions by name 1,200, dt_std in all of float32 800
-    "nn": 60_900,
-    # tables from CSV files 7,600, NumPy's files 4,000, augmentation 10,400, pictures and folders 10,800, threads of
-    # the loader and samplers 4,000, WAV, tokens, replay and splits 6,800
-    # odd cells, rules and rows left out named 2,000, more good files read 900
-    "data": 48_700,
-    "file": 18_200,  # NaN and infinities refused by name 250
-    "log": 10_500,  # traces 2,000, pictures in files 300
-    # what rows are in ONNX 19,500, and in C 10,300
-    "export": 25_500,
-    # local steps 5,200 and their compressed exchange 2,000, ZeRO-1 2,700, pipelines: cuts,
-    # schedules, steps 13,000, over ranks and for several replicas 9,200;
-    # sync points of a batch's pieces and tensor groups 14,800, in grids 2,500;
-    # ZeRO-2 and 3 8,300; tensor groups in grids, and sequence parallelism 2,500
-    # gossip between ranks 1,200, stages of tensor ranks 3,200, ZeRO-1 with stages 2,100,
-    # times of a step's parts 400
-    # What trainers called of it inlined is one driver now: 8,000 of train.
-    # Steps that one device begins ahead are a strategy: 900, of train.
-    # ZeRO-2 and 3 of stages and tensor ranks 3,900, shard groups 800, cuts by time 500.
-    # A GPU's micro-batches started ahead, and small replicas driven by one thread: 26 submissions of a step are 8, 2,300.
-    "parallel": 91_400,
-    # metrics' sums and plateaus 1,500, rounds of local steps 6,900, files of a shared state 1,500, what of
-    # parallel's is called once 6,000, grids of pipelines, called once 6,900; settings beside tensor ranks 1,100,
-    # shared parameters 700; what a fit watches in checkpoints 2,500
-    # tensor groups in grids and texts of the description 1,300, gossip's checks and words 800
-    "train": 53_200,
-    # parameter servers and their workers 20,300, clipping over servers 3,800
-    # A table of what workers say, of comm's and train's 900.
-    "server": 25_200,
-    # fit, predictions, summaries and the bar 8,700, metrics as scikit-learn 5,000, the range test of rates 2,200
-    "loop": 15_900,
-    # texts of optimizers of whole parameters 1,000, Adafactor's rows 700, of spectral norm 700, of places 500,
-    # of fit 2,500, of local steps 3,000, of a shared state 2,000 and parameters 3,000, pipelines 4,000, of parameter servers 7,500, of grids 2,000,
-    # of sync points and tensor ranks 6,000, of tables, arrays and logs 10,000
-    # of models in C 10,500, in ONNX 2,700, of traces and rates 1,000, and unwind tables of these 5,300
-    # and texts of refusals, and of what a file's odd values are 8,500
-    # and fields named by their paths, causes of a lost rank 500, tables of a worker and of one device 200
-    # what is left after a death, and refusals of ZeRO's products, by name 1,400
-    "rest": 327_800,
-}
-# All of it. Values true at every length and edge have added 58,000, as said above, of which
-# 40,000 are also in the next. Connections that are joined again, memory shared by ranks of a host
-# and the choice by measured links have added 36,000 to comm; functions that AVX-512 takes from AVX2 have
-# taken 37,000 off, here and below; the rest is said above.
-# 35,000 since then: one entrance for all public functions, which gives BUSY instead of a race or a hang and restores
-# the host's floating-point modes, 11,000 (in base); parameter servers that agree on a step to go on from 9,000; rates,
-# names and schedules in epochs 4,700; files that keep their rights behind links, and checkpoints that fail counted,
-# 4,400; predictions beside an open step and copies of stores 3,000; errors in a join named 2,200.
-# 8,500 more: the words of each Vulkan kernel that begin a cut launch anywhere, and divisions that are rounded
-# correctly, without which steps that are cut were wrong on NVIDIA.
-# One way to make parameters and to end a function with its first error: 2,000 less. ZeRO-2 and 3 of stages and
-# tensor ranks, shard groups, and cuts by time: 1,500, beside 5,000 that fewer copies saved. 30,000 less: one text for
-# what stood twice in each folder. 227,000 less: SPIR-V by a range coder,
-# in fewer modules; steps in flight with their micro-batches have added 3,500.
-BYTES_MAX = 1_697_000
-# Without Vulkan and dt_comm's connections. Attention has added 38,000 (its rows of scores
-# once for each set of instructions, and text), losses, schedules and metrics 25,000, steps ahead and
-# stores that outlive a device 5,000, convolutions' parts and grid 10,000, tables' gradients 6,000; recurrences
-# 33,000, optimizers 25,000, volumes, functions of elements and those made of ops 65,000, caches, LoRA and
-# initial values 16,000, CTC 12,000, LAMB, LARS and Muon 11,000, spectral norm 3,000,
-# Adafactor 7,500, cross-entropy of rows and functions made anew at other shapes 3,500, fit 11,500,
-# local steps and their compressed exchange 18,500, ZeRO-1 8,500 and ZeRO-3 16,500, pipelines 20,000, grids of
-# them 17,000, tensor groups and sync points 32,000, tables and arrays from files 16,000, logs 10,500,
-# parameter servers, which end in an error there, 28,000; models in ONNX and C, traces and the range test 57,000;
-# updates on the host, ZeRO with grids, gossip and pipelines 22,500, as all of it was measured.
-# Of what BYTES_MAX says of its last 35,000 these have 28,000.
-# Micro-batches in flight 3,500.
-ALONE_BYTES_MAX = 1_355_000
-# User seconds of that compilation: 40 to 53 were measured on machines that did little else.
-SECONDS_MAX = 60
+# What each part may cost: the one place for these numbers, and for what they buy.
+BUDGETS = "docs/budgets.md"
+RECORD = "--record" in sys.argv
+ROW = r"^\| {} \| ([\d,.]+) (bytes|s) \| "
+
+
+def over_budget(what, value):
+    """What to print where a row's measured value is above its budget; --record writes a lower one."""
+    text = amalgamate.read(BUDGETS)
+    row = re.search(ROW.format(re.escape(what)) + r"([\d.]+) % \|", text, re.M)
+    if not row:
+        return [f"{BUDGETS} has no row for {what}: it has {value:,}"]
+    recorded, unit = float(row[1].replace(",", "")), row[2]
+    most = max(recorded * (1 + float(row[3]) / 100), recorded + 500 * (unit == "bytes"))
+    if RECORD and value < recorded * (1 if unit == "bytes" else 0.9):  # seconds vary
+        said = f"{value:,}" if unit == "bytes" else f"{value:.1f}"
+        with open(BUDGETS, "w", encoding="utf-8") as f:
+            f.write(text[:row.start(1)] + said + text[row.end(1):])
+    elif unit == "bytes" and value < recorded * 0.98:
+        print(f"   {what}: {value:,} bytes, recorded {row[1]}: tools/check symbols alone --record")
+    return [f"{what}: {value:,} {unit}, its budget is {most:,.0f}: see {BUDGETS}"] if value > most else []
+
+
 # What a name ends with that is compiled once per instruction set, or that GCC made of another.
 MADE = re.compile(r"(_portable|_avx2|_avx512)$")
 
@@ -894,16 +813,25 @@ def bytes_by_folder(out, total):
     return found
 
 
-def over_budget(found, total, seconds):
-    print("   " + ", ".join(f"{k} {v / 1000:.0f}" for k, v in found.items()) +
-          f" KB; {seconds:.1f} s of user time")
-    bad = [f"{k} has {v} bytes of object, its budget is {BUDGETS.get(k, 0)}: see BUDGETS in tools/check"
-           for k, v in found.items() if v > BUDGETS.get(k, 0)]
-    if total > BYTES_MAX:
-        bad.append(f"the object has {total} bytes, more than {BYTES_MAX}")
-    if seconds > SECONDS_MAX:
-        bad.append(f"it took {seconds:.1f} s of user time to compile, more than {SECONDS_MAX}")
-    return bad
+def user_seconds(task):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    done = task()
+    return done, resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+
+
+def yardstick(out):
+    """How much slower than the machine of the recorded seconds this one is now."""
+    text = "\n".join(f"int f{i}(int *a, int n) {{ int s = 0; for (int j = 0; j < n; j++) "
+                     f"s += a[j] * {i} ^ s >> a[n - j] % {i % 7 + 1}; return s; }}" for i in range(400))
+    seconds = user_seconds(lambda: compile_text("gcc", ["-x", "c", "-O2"], text, out))[1]
+    row = re.search(ROW.format("yardstick"), amalgamate.read(BUDGETS), re.M)
+    return seconds / float(row[1])
+
+
+def header_over_budget():
+    text = amalgamate.read("dtrain.h")
+    public = text[:text.index("#if (defined DT_IMPLEMENTATION")]
+    return (over_budget("header", len(text.encode())) + over_budget("public part", len(public.encode())))
 
 
 def object_bytes(out):
@@ -914,9 +842,10 @@ def check_symbols():
     """The object shows dt_ names only, takes nothing inexact of libm, and keeps its budgets."""
     text = '#define DT_IMPLEMENTATION\n#include <dtrain.h>\n'
     with tempfile.TemporaryDirectory() as folder:
-        out, before = os.path.join(folder, "dtrain.o"), resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = compile_text("gcc", ["-x", "c", "-O2", *WARNINGS], text, out)
-        seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before.ru_utime
+        out = os.path.join(folder, "dtrain.o")
+        slower = yardstick(out)
+        done, seconds = user_seconds(lambda: compile_text("gcc", ["-x", "c", "-O2", *WARNINGS], text, out))
+        slower = (slower + yardstick(os.path.join(folder, "yardstick.o"))) / 2
         if done.returncode:
             return head(done.stdout)
         names = run("nm", "-g", "--defined-only", out).stdout.split("\n")
@@ -926,9 +855,13 @@ def check_symbols():
     wrong = [n.split()[-1] for n in names if n and not n.split()[-1].startswith("dt_")]
     print(f"   header {os.path.getsize(HEADER) / 1e6:.2f} MB, "
           f"{amalgamate.read(HEADER).count(chr(10))} lines; object {total / 1e6:.3f} MB (gcc -O2)")
+    print("   " + ", ".join(f"{k} {v / 1000:.0f}" for k, v in found.items()) +
+          f" KB; {seconds:.1f} s of user time, {seconds / slower:.1f} by the yardstick")
     return "\n".join([f"{n} is global and has no dt_" for n in wrong] +
                      [f"{n} of libm has other bits on another system; see dti_ln"
-                      for n in sorted(taken & INEXACT)] + over_budget(found, total, seconds))
+                      for n in sorted(taken & INEXACT)] + header_over_budget() +
+                     over_budget("everything", total) + over_budget("compilation", seconds / slower) +
+                     [line for folder, size in found.items() for line in over_budget(folder, size)])
 
 
 # What only an option's code calls: DT_WITH_OPENSSL, DT_WITH_PNG and DT_WITH_JPEG.
@@ -1053,9 +986,8 @@ def check_alone():
         taken = {n.split()[-1].split("@")[0] for n in run("nm", "-u", out).stdout.split("\n") if n}
         total = object_bytes(out)
     print(f"   object {total / 1e6:.3f} MB (gcc -O2 -DDT_NO_VULKAN -DDT_NO_COMM)")
-    if total > ALONE_BYTES_MAX:
-        return f"it has {total} bytes, more than {ALONE_BYTES_MAX}"
-    return "\n".join(f"{n} is still called with DT_NO_COMM" for n in sorted(taken & CONNECTS))
+    return "\n".join(over_budget("`DT_NO_VULKAN` `DT_NO_COMM`", total) +
+                     [f"{n} is still called with DT_NO_COMM" for n in sorted(taken & CONNECTS)])
 
 
 CHECKS = {
@@ -1080,7 +1012,7 @@ def processor_seconds():
 
 
 def main():
-    wanted = sys.argv[1:] or list(CHECKS)
+    wanted = [word for word in sys.argv[1:] if word != "--record"] or list(CHECKS)
     unknown = [n for n in wanted if n not in CHECKS]
     if unknown:
         sys.exit(f"check: unknown {unknown[0]}; there are {' '.join(CHECKS)}")
