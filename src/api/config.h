@@ -47,7 +47,7 @@
  * What DT_LIGHT and DT_NO_ leave out is still declared, but UNSUPPORTED: the error names the macro.
  * In parentheses: what a row saves of the default: 1696 KB, 44 s. On the CPU in one process
  * DT_LIGHT with DT_NO_VULKAN with DT_NO_COMM saves (741 KB, 20 s).
- * Measured on x86-64 by tools/check/options: gcc 12 -O2, text and data, user time of one run within 2 s.
+ * Measured on x86-64 by tools/check/options: gcc 12 -O2, text and data, user time within 2 s.
  */
 #ifdef DT_STATIC
 #define DT_API static

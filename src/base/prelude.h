@@ -71,7 +71,7 @@
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wunused-function"
 #pragma clang diagnostic ignored "-Wunused-parameter"
-#pragma clang diagnostic ignored "-Wignored-pragmas" /* some CPUs have no float_control */
+#pragma clang diagnostic ignored "-Wignored-pragmas"        /* some CPUs have no float_control */
 #pragma clang diagnostic ignored "-Wpragma-clang-attribute" /* a region may have no function */
 #pragma clang diagnostic ignored "-Wpass-failed" /* a loop that cannot be unrolled is right too */
 #pragma float_control(push)
