@@ -1,6 +1,15 @@
 /* Functions written in ops: no kernel is of this file. Where a function works a number out of
  * shapes it is a call (dti_compose), so that a program of other shapes makes it again. */
 
+/* A public function whose body follows; x: its first input. */
+#define DTI_COMPOSED(name, params, x, args)                                                        \
+    static dt_tensor dti_composed_##name params;                                                   \
+    DT_API dt_tensor name params {                                                                 \
+        return DTI_HERE ? dti_composed_##name args                                                 \
+                        : dti_graph_off((x).graph, #name, DTI_HERE_OFF);                           \
+    }                                                                                              \
+    static dt_tensor dti_composed_##name params
+
 typedef struct dti_along {
     int axis;     /* counted from the front */
     int64_t size; /* of the axis */

@@ -82,7 +82,7 @@ static dt_tensor dti_spectral_vector(const dti_spectral *s, dt_tensor buffer, dt
     moved = dti_buffer_becomes(buffer, moved);
     dt_tensor kept = dt_reshape(buffer, (dt_shape){2, {1, -1}});
     kept = dti_spectral_unit(s, kept);
-    return dti_call_dt_where(dti_train_mode(s->graph), moved, kept);
+    return dti_composed_dt_where(dti_train_mode(s->graph), moved, kept);
 }
 
 /* u . W v, with a gradient in W alone. */

@@ -139,13 +139,6 @@ static inline bool dti_tensor_has_samples(dt_tensor x) {
 static dt_tensor dti_graph_fail(dt_graph *g, const char *format, ...) DTI_PRINTF(2, 3);
 /* The same, of an op that was left out (base/optional.h). */
 static dt_tensor dti_graph_off(dt_graph *g, const char *op, const char *why);
-/* A public function whose body follows; x: its first input. */
-#define DTI_COMPOSED(name, params, x, args)                                                        \
-    static dt_tensor dti_call_##name params;                                                       \
-    DT_API dt_tensor name params {                                                                 \
-        return DTI_HERE ? dti_call_##name args : dti_graph_off((x).graph, #name, DTI_HERE_OFF);    \
-    }                                                                                              \
-    static dt_tensor dti_call_##name params
 /* The same, and false: for what checks. */
 static bool dti_graph_refuse(dt_graph *g, const char *format, ...) DTI_PRINTF(2, 3);
 /* The same when host memory ran out. */
