@@ -13,7 +13,7 @@
  *   DT_STATIC           off       make every public function static: a private copy in this file
  *   DT_COMM_ONLY        off       compile only the collectives (dt_comm), no graphs or devices
  *   DT_NO_VULKAN        off       the Vulkan backend (? KB, ? s)
- *   DT_NO_AVX512        off       kernels for AVX-512 (? KB, ? s): CPUs take those for AVX2, with
+ *   DT_NO_AVX512        off       kernels for AVX-512 (127 KB, 5 s): CPUs take those for AVX2, with
  *                                 the same bits
  *   DT_NO_COMM          off       what connects processes (? KB, ? s): a dt_comm has one rank;
  *                                 replicas of one process still work
@@ -31,12 +31,12 @@
  *                                 tokens, replays
  *   DT_NO_LOG           off       dt_run_log, dt_profile, dt_png_save (14 KB, 0 s)
  *   DT_NO_REPORTS       off       dt_metric, dt_lr_find, dt_summary, dt_progress_show (? KB, ? s)
- *   DT_NO_AUGMENT       off       dt_dataset.augment (? KB, ? s)
- *   DT_NO_OPTIMIZERS    off       optimizers other than SGD, Adam and AdamW (? KB, ? s)
+ *   DT_NO_AUGMENT       off       dt_dataset.augment (13 KB, 3 s)
+ *   DT_NO_OPTIMIZERS    off       optimizers other than SGD, Adam and AdamW (49 KB, 4 s)
  *   DT_NO_COMPOSED      off       ops made of others (49 KB, 3 s): dt_where, dt_gather, dt_einsum
  *                                 and others of api/compose.h, the losses of api/loss.h
  *   DT_NO_RECURRENT     off       LSTM, GRU and RNN (41 KB, 2 s)
- *   DT_NO_CTC           off       dt_ctc_loss (? KB, ? s)
+ *   DT_NO_CTC           off       dt_ctc_loss (13 KB, 2 s)
  *   DT_WITH_OPENSSL     off       add DT_COMM_MAC and DT_COMM_TLS; link with -lssl -lcrypto
  *   DT_WITH_ZLIB        off       read arrays of np.savez_compressed; link with -lz
  *   DT_WITH_PNG         off       read pictures in PNG files; link with -lpng
