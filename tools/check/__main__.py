@@ -829,7 +829,7 @@ def yardstick(out):
 
 
 def header_over_budget():
-    text = amalgamate.read("dtrain.h")
+    text = amalgamate.read(HEADER)
     public = text[:text.index("#if (defined DT_IMPLEMENTATION")]
     return (over_budget("header", len(text.encode())) + over_budget("public part", len(public.encode())))
 
@@ -864,8 +864,9 @@ def check_symbols():
                      [line for folder, size in found.items() for line in over_budget(folder, size)])
 
 
-# What only an option's code calls: DT_WITH_OPENSSL, DT_WITH_PNG and DT_WITH_JPEG.
-OF_OPTIONS = {"dti_gmac_add", "dti_gmac_begin", "dti_gmac_close", "dti_picture_check", "dti_picture_wrong"}
+# What only an option's code calls: DT_WITH_OPENSSL, DT_WITH_PNG and DT_WITH_JPEG; what DT_NO_ refuses.
+OF_OPTIONS = {"dti_gmac_add", "dti_gmac_begin", "dti_gmac_close", "dti_picture_check", "dti_picture_wrong",
+              "dti_env_choose_own", "dti_fail_off", "dti_graph_off"}
 
 
 def check_dead():
