@@ -1,17 +1,16 @@
-/* ---- Training: a model, its data, devices and ranks --------------------------------------------
+/* ---- Training: a model, its data, devices and ranks
  *
  * A trainer owns one replica of the model on each of its devices and trains them as one. A step
  * takes `batch` samples for the whole job and gives each replica its share. Gradients are summed
  * while the backward pass is still running. Then all replicas make the same update. With a dt_comm
- * the same job runs on several processes and hosts. Nothing else in the program changes.
+ * the same job runs on several processes and hosts.
  *
- * Threads: call every function of this section on the context's thread, unless its comment says
- * otherwise. A trainer starts one thread for each device after the first. It also starts the
- * threads that read the next batch (dt_dataset.threads). */
+ * Threads: the context's. A trainer starts one thread for each device after the first, and those of
+ * dt_dataset.threads. */
 
 typedef struct dt_trainer dt_trainer;
 
-/* The values of one input of the model, for all samples of a dataset. */
+/* The values of one input, for all samples of a dataset. */
 typedef struct dt_column {
     dt_tensor input;  /* an input with a sample axis; for shared ones see dt_trainer_set_input */
     const void *data; /* the values, sample after sample; NULL: dt_dataset.sample provides them */
@@ -24,7 +23,7 @@ typedef struct dt_column {
     bool one_hot;
 } dt_column;
 
-/* Which sample is wanted. Compute it from these fields only, so that results do not depend on the
+/* Which sample is wanted. Compute it from these fields only: then results do not depend on the
  * number of devices. */
 typedef struct dt_sample {
     uint64_t seed;        /* the trainer's */
@@ -37,19 +36,18 @@ typedef struct dt_sample {
     size_t error_bytes;
 } dt_sample;
 
-/* Samples to train on or to evaluate. What it points to stays yours and must outlive its use. Do
- * not change it meanwhile: a trainer prefetches batches, between calls too.
+/* Samples to train on or to evaluate. What it points to must outlive its use, unchanged: a trainer
+ * prefetches batches, between calls too.
  *
- * .sample is optional. It fills in or changes a sample after its columns have been copied: do
- * augmentation there. values[i] is what columns[i].input will receive, in its type. A result other
- * than DT_OK ends the step with that result.
+ * .sample fills in or changes a sample after its columns have been copied. values[i] is what
+ * columns[i].input will receive, in its type. A result other than DT_OK ends the step with that
+ * result.
  *
- * Threads: .sample is called on a thread of the trainer, one call at a time. With .threads above 1
- * several threads call it at once, for different samples. The values are the same. */
+ * Threads: .sample is called on .threads threads of the trainer at once, for different samples. */
 typedef struct dt_dataset {
     uint64_t rows;                     /* the number of samples */
     dt_column columns[DT_MAX_COLUMNS]; /* one for each input, up to the first without .input */
-    /* Fills in or changes a sample: see above. NULL = columns only. */
+    /* See above; NULL = columns only. */
     dt_result (*sample)(void *user, const dt_sample *sample, void *const *values);
     void *user;  /* passed to .sample */
     int threads; /* that read the next batch; 0 = 1, at most 64 */
@@ -60,18 +58,17 @@ typedef struct dt_dataset {
      * draws `rows` samples an epoch in proportion to them, with replacement. Evaluation takes each
      * sample once. */
     const float *weights;
-    /* NULL, or [rows], of sample i: batches of training have samples of like lengths. An epoch's
-     * order is cut into groups of 32 batches, each group is sorted, and batches are shuffled. Not
-     * with .weights. */
+    /* NULL, or [rows], of sample i: batches of training have samples of like lengths. Each 32
+     * batches of an epoch are sorted, and batches are shuffled. Not with .weights. */
     const uint32_t *lengths;
     const dt_augment_desc *augment; /* NULL = none */
 } dt_dataset;
 
-/* What happens to the last batch of an epoch when there are too few samples to fill it. */
+/* The last batch of an epoch, if there are too few samples to fill it. */
 typedef enum dt_tail {
     DT_TAIL_KEEP, /* the default: a smaller step */
     DT_TAIL_DROP, /* no step */
-    /* It is filled up with samples of weight 0. Requires losses whose targets can be ignored
+    /* Filled up with samples of weight 0. Needs losses whose targets can be ignored
      * (dt_cross_entropy of an input), and no batch norm. */
     DT_TAIL_PAD
 } dt_tail;
@@ -87,10 +84,9 @@ typedef enum dt_train_mode {
     DT_TRAIN_SERVER
 } dt_train_mode;
 
-/* In which order the stages of a pipeline compute the micro-batches of a step. All orders give the
- * same bits. With p stages and m micro-batches (.accumulate) they differ in two figures. One is
- * idle time, as a share of the time that devices compute. The other is the number of micro-batches
- * whose activations a device keeps. */
+/* The order in which p pipeline stages compute the m micro-batches (.accumulate) of a step. All
+ * give the same bits. They differ in idle time, as a share of computing time, and in the
+ * micro-batches whose activations are kept. */
 typedef enum dt_pipeline_schedule {
     DT_PIPELINE_1F1B,       /* the default: (p - 1) / m idle; p micro-batches are kept */
     DT_PIPELINE_FILL_DRAIN, /* GPipe: (p - 1) / m idle; all m are kept */
@@ -105,25 +101,21 @@ typedef enum dt_balance {
     DT_BALANCE_MEASURED /* sizes follow each replica's speed; results are not reproducible */
 } dt_balance;
 
-/* The stages of ZeRO (Rajbhandari et al. 2020): what the replicas of a job shard. A replica owns
- * one shard instead of all. Replicas are threads and ranks alike. Results and checkpoints have the
- * bits of DT_SHARD_NONE, for any number of replicas, also of pipelines and tensor groups. Memory,
- * costs and limits: docs/distributed.md#zero. */
+/* ZeRO (Rajbhandari et al. 2020): what the replicas of a job, threads and ranks alike, shard.
+ * Results and checkpoints have the bits of DT_SHARD_NONE. Memory, costs and limits:
+ * docs/distributed.md#zero. */
 typedef enum dt_zero_stage {
     DT_SHARD_NONE,      /* the default: each replica has all */
     DT_SHARD_OPTIMIZER, /* ZeRO-1: optimizer state and averages */
-    /* ZeRO-2: also gradients. The sum of a bucket goes only to the replicas that own its
-     * parameters. Parameters come from their owners when a step begins. Gradients of a pipeline, or
-     * of .accumulate, are whole until the last micro-batch. FSDP2's reshard_after_forward=False. */
+    /* ZeRO-2, FSDP2's reshard_after_forward=False: also gradients. Those of a pipeline, or of
+     * .accumulate, are whole until the last micro-batch. */
     DT_SHARD_GRADIENTS,
-    /* ZeRO-3, FSDP: also parameters. A bucket is gathered before the segments that read it, forward
-     * and again backward, for each micro-batch. */
+    /* ZeRO-3, FSDP: also parameters, gathered forward and again backward, for each micro-batch. */
     DT_SHARD_PARAMETERS
 } dt_zero_stage;
 
-/* How one model is trained on several devices: data (.replicas) x pipeline (.pipeline) x tensor
- * (.tensor) parallelism, with ZeRO (.zero_stage). {0} is data parallelism: a replica on each
- * device. What can be combined: docs/distributed.md#combinations.
+/* How one model is trained on several devices: data x pipeline x tensor parallelism, with ZeRO.
+ * {0}: a replica on each device. What can be combined: docs/distributed.md#combinations.
  *
  * Devices: all ranks' .devices together, rank by rank, are the job's devices. Device p has tensor
  * rank p % tensor of stage (p / tensor) % pipeline of replica p / (tensor * pipeline).
@@ -131,14 +123,13 @@ typedef enum dt_zero_stage {
  * Data: the batch is cut into .batch_slices, each with its own gradient and batch norm statistics.
  * With 8 slices, 1, 2, 4 or 8 replicas give the same bits.
  *
- * Pipeline: a device holds one stage of the model, with its gradients and optimizer state. Cuts are
- * made by work, or by dt_stage. .accumulate micro-batches go through the stages one after the
- * other. See docs/distributed.md#pipeline.
+ * Pipeline: a device holds one stage of the model, with its gradients and optimizer state. Stages
+ * are cut by work, or by dt_stage. See docs/distributed.md#pipeline.
  *
  * Tensor: layers with .tensor set (dt_linear_desc, dt_embedding_desc, attention, dt_nn_swiglu and
- * dt_nn_geglu) and parameters of dt_tensor_parallel are split across devices of one kind. Each
- * device holds 1 / tensor of their weights, gradients and optimizer state (Shoeybi et al. 2019,
- * "Megatron-LM"). See docs/distributed.md#tensor. */
+ * dt_nn_geglu) and parameters of dt_tensor_parallel are split across devices of one kind (Shoeybi
+ * et al. 2019, "Megatron-LM"). Each holds 1 / tensor of their weights, gradients and optimizer
+ * state. See docs/distributed.md#tensor. */
 typedef struct dt_parallel_desc {
     int replicas; /* data-parallel copies of the model; 0 = devices / (pipeline * tensor) */
     /* Gradients that a step adds in a fixed order. The bits depend on this number, not on replicas.
@@ -155,15 +146,14 @@ typedef struct dt_parallel_desc {
      * axis 0 of [positions, width], if it divides (Korthikanti et al. 2022). Saves activations. */
     bool sequence_parallel;
     /* Slices of the model, a multiple of .tensor, at most 64; 0 = .tensor. The bits depend on this
-     * number and not on .tensor. A device computes several slices one after the other. */
+     * number and not on .tensor. */
     int tensor_slices;
     int zero_stage; /* a dt_zero_stage: 0 to 3 */
-    /* Replicas of a shard group; 0 = all, 1 = nothing is sharded. Each group has the state once
-     * (HSDP, FSDP's HYBRID_SHARD). Gradients are summed over all replicas. It divides the number of
-     * replicas. A rank has replicas of one group, or whole groups. */
+    /* Replicas of a shard group (HSDP, FSDP's HYBRID_SHARD); 0 = all, 1 = nothing is sharded. It
+     * divides the number of replicas. A rank has replicas of one group, or whole groups. */
     int shard_degree;
     /* With zero_stage 2 or 3: a Vulkan device's shard is in host memory, and the CPU updates it
-     * (Ren et al. 2021, "ZeRO-Offload"). One replica may have it, too. */
+     * (Ren et al. 2021, "ZeRO-Offload"). Also for one replica. */
     bool offload;
 } dt_parallel_desc;
 
@@ -180,9 +170,8 @@ typedef struct dt_outer_desc {
 } dt_outer_desc;
 
 /* How ranks encode what they exchange at the end of a round. What an encoding loses is added to the
- * next round (error feedback), so nothing is lost in the long run. Sums are made in the order of
- * ranks, so all ranks have the same bits. The bits depend on how replicas are spread over ranks.
- * Replicas of one rank exchange f32. */
+ * next round (error feedback). All ranks have the same bits, which depend on how replicas are
+ * spread over ranks. Replicas of one rank exchange f32. */
 typedef enum dt_compress {
     DT_COMPRESS_NONE, /* the default: f32 */
     DT_COMPRESS_BF16, /* half of the bytes */
@@ -193,9 +182,8 @@ typedef enum dt_compress {
 /* DT_TRAIN_LOCAL: a round is .steps steps of each replica, over its own part of each batch and with
  * its own optimizer. A round ends early with an epoch. Then the differences (weights at the round's
  * start minus weights now) are averaged over all replicas. The outer optimizer moves the round's
- * start by the average, and all replicas continue from there. So there is one exchange a round.
- * Results depend on the number of replicas. `batch` is still that of the whole job. A replica's
- * part of it is one slice: leave .parallel.batch_slices at 0.
+ * start by the average. Results depend on the number of replicas. `batch` is still that of the
+ * whole job. Leave .parallel.batch_slices at 0.
  *
  * Local SGD: .local.outer = {1, DT_ZERO}. DiLoCo: AdamW and .local.outer = {0}. See
  * docs/distributed.md#local-steps. */
@@ -209,10 +197,9 @@ typedef struct dt_local_desc {
     double compress_ratio; /* DT_COMPRESS_TOPK: share of each bucket that is sent; 0 = 0.01; to 1 */
 } dt_local_desc;
 
-/* DT_TRAIN_SERVER: the parameter servers of a worker. A worker has one device and is in no group:
- * it may join and leave at any time. Its model, optimizer, data and all other settings must be the
- * servers'. .parallel.batch_slices may be 0, for their number. Servers load, save and update: a
- * worker has no .load, .checkpoint.folder, .comm, .parallel.zero_stage, .averaged or
+/* DT_TRAIN_SERVER: the parameter servers of a worker, which has one device. Its model, optimizer,
+ * data and all other settings must be the servers'. .parallel.batch_slices may be 0, for their
+ * number. A worker has no .load, .checkpoint.folder, .comm, .parallel.zero_stage, .averaged or
  * .parallel.balance. */
 typedef struct dt_worker_desc {
     /* Where the servers listen, separated by commas, in the order of their .index. Each is a
@@ -224,9 +211,9 @@ typedef struct dt_worker_desc {
 
 /* Where and when a trainer writes checkpoints. */
 typedef struct dt_checkpoint_desc {
-    /* For dt_trainer_checkpoint; NULL = none. Rank 0 makes it, in a folder that exists. IO on all
-     * ranks if it cannot be written: from dt_trainer_fit before its first step, and with
-     * .every_steps from dt_trainer_create. */
+    /* NULL = none. Rank 0 makes it, in a folder that exists. IO on all ranks if it cannot be
+     * written: from dt_trainer_fit before its first step, and with .every_steps from
+     * dt_trainer_create. */
     const char *folder;
     int every_steps; /* write one after every this many steps; 0 = only on request */
     int keep;        /* the number of the newest checkpoints that are kept; 0 = 3 */
@@ -240,32 +227,29 @@ typedef struct dt_checkpoint_desc {
  *
  * in_flight: steps in flight at once on a GPU that is the whole job. That is one rank, one device
  * and one batch slice, without offload, local steps and DT_BALANCE_MEASURED. With .accumulate it is
- * also without .skip_empty and without running statistics of batch norm.
- * Elsewhere one step is in flight, because sums pass the host before a commit. With 2 the GPU does
- * not wait for the host between steps. dt_trainer_step then returns while its step is in flight
- * (dt_trainer_wait). A fit's callbacks see a step when the next one has begun. The bits are the
- * same. */
+ * also without .skip_empty and without running statistics of batch norm. Elsewhere one step is in
+ * flight. With 2, dt_trainer_step returns while its step is in flight (dt_trainer_wait). A fit's
+ * callbacks see a step when the next one has begun. The bits are the same. */
 typedef struct dt_limits_desc {
-    /* The most transient bytes of each replica while it trains, as in dt_program_desc: the backward
-     * pass computes tensors again. The bits are the same, so ranks may differ. 0 = no limit. */
+    /* The most transient bytes of each replica while it trains, as in dt_program_desc; 0 = no
+     * limit. The bits are the same, so ranks may differ. */
     uint64_t memory_bytes;
     /* 1 or 2. 0 = 2 in dt_trainer_epoch, and in a dt_trainer_fit without callbacks; else 1. */
     int in_flight;
 } dt_limits_desc;
 
-/* {0} except for a loss and data trains on one device. Members are the model, then the data, then
- * devices and ranks. C++20 requires designated initialisers in this order. */
+/* {0} except for a loss and data trains on one device. Members are the model, the data, then
+ * devices and ranks. */
 typedef struct dt_trainer_desc {
     dt_tensor loss;               /* short for losses[0].term */
     dt_loss losses[DT_MAX_TERMS]; /* minimised together: the sum of coefficient * value */
-    /* Terms that are reported, not minimised. Bars, logs and dt_watch.metric name one by its
-     * dt_label, or its op: "accuracy", a second one "accuracy 2". Of several losses those with a
-     * label are reported too. */
+    /* Terms that are reported, not minimised, by their dt_label, or their op: "accuracy", a second
+     * one "accuracy 2". Of several losses those with a label are reported too. */
     dt_tensor metrics[DT_MAX_TERMS];
     const dt_optim_desc *optim; /* NULL = {0} */
     const char *params;         /* patterns of the parameters to train; NULL = all not frozen */
-    /* A safetensors file with initial parameters and buffers, read on rank 0 as by dt_store_load.
-     * NULL = initialise them by their dt_init. */
+    /* A safetensors file of initial parameters and buffers, read on rank 0 as by dt_store_load.
+     * NULL = their dt_init. */
     const char *load;
     bool averaged; /* dt_trainer_evaluate uses the averaged weights (.optim->average) */
 
@@ -276,22 +260,21 @@ typedef struct dt_trainer_desc {
     int accumulate;
     dt_tail tail;
     /* Leave out steps in which no loss of the batch (DT_TRAIN_LOCAL: of a replica's part) has a
-     * target that counts. No decay, momentum or batch norm statistics; their samples are used up.
-     * Makes .limits.in_flight 1; 2 is INVALID. */
+     * target that counts. Their samples are used up. Makes .limits.in_flight 1; 2 is INVALID. */
     bool skip_empty;
     uint64_t seed;   /* of initial values, order of samples and dropout */
     bool no_shuffle; /* take the rows in order in every epoch */
 
-    /* Names as in dt_store_desc.device, separated by commas; NULL = "auto". A device may be named
-     * several times, and "cpu:2" is two CPU replicas: "vulkan:0,vulkan:1,cpu". */
+    /* Names as in dt_store_desc.device, separated by commas; NULL = "auto". "cpu:2" is two CPU
+     * replicas, as "cpu,cpu". */
     const char *devices;
     /* Threads of each CPU replica; 0 = 1, or the context's number if there is one replica.
-     * DT_THREADS_ALL = processors / replicas of this process, at least 1. With more than 1, the
-     * first replica uses the context's threads. The number does not change results. */
+     * DT_THREADS_ALL = processors / replicas of this process, at least 1. Does not change
+     * results. */
     int threads;
     bool pin; /* bind each replica's thread to its own processor */
-    /* NULL = this process only. Borrowed: destroy it after the trainer. The trainer's calls return
-     * BUSY while another thread uses it. None of your own operations may be pending. */
+    /* NULL = this process only. Borrowed: destroy it after the trainer. BUSY while another thread
+     * uses it. None of your own operations may be pending. */
     dt_comm *comm;
     dt_train_mode mode;
     dt_parallel_desc parallel;
@@ -301,37 +284,34 @@ typedef struct dt_trainer_desc {
     dt_limits_desc limits;         /* of memory and of steps in flight */
 } dt_trainer_desc;
 
-/* Creates a trainer with its replicas. All ranks call it. It gives all replicas rank 0's values,
- * and checks that all ranks have the same model, settings and build. desc is not kept. Its data,
- * its comm and the graph's context must outlive the trainer. No parameters can be added to the
- * graph afterwards.
- * Ownership: the graph's; dt_trainer_destroy ends the trainer earlier.
- * Errors, on all ranks and with *out NULL: INVALID (the errors of dt_program_create; fewer samples
- * or batch slices than replicas; a difference between ranks, which is named; two metrics of one
- * name; weights of another model; devices that are not the grid asked for), UNSUPPORTED
+/* Creates a trainer with its replicas, which all get rank 0's values. All ranks call it, with the
+ * same model, settings and build. desc's data and comm must outlive the trainer. No parameters can
+ * be added to the graph afterwards.
+ * Ownership: the graph's.
+ * Errors, on all ranks: INVALID (the errors of dt_program_create; fewer samples or batch slices
+ * than replicas; a difference between ranks, which is named; two metrics of one name; weights of
+ * another model; devices that are not the grid asked for), UNSUPPORTED
  * (docs/distributed.md#combinations), IO and FORMAT (from .load), IO (the checkpoint folder),
  * DEVICE, DEVICE_MEMORY, MEMORY, and those of dt_comm. */
 DT_API dt_result dt_trainer_create(dt_graph *graph, const dt_trainer_desc *desc, dt_trainer **out);
-/* Destroys a trainer and its replicas. NULL is allowed. */
+/* Destroys a trainer and its replicas. */
 DT_API void dt_trainer_destroy(dt_trainer *trainer);
-/* Returns the store of this process's first replica: create programs from it to predict, or save
- * its weights. A value written to it between two steps reaches all replicas of this process. With
- * several ranks writing is INVALID. A program with an optimizer is always INVALID.
+/* Returns the store of this process's first replica, to predict or to save weights. A value written
+ * to it between two steps reaches all replicas of this process. INVALID: writing with several
+ * ranks, and a program with an optimizer.
  * Ownership: the trainer's.
  *
  * .parallel.pipeline, .tensor: a store on the CPU with all values. They are gathered by this call
  * and after every later step, so with several ranks all of them call it. NULL if a device or rank
  * is lost whose values it lacks.
  *
- * .parallel.zero_stage 2, 3: only this call gathers the parameters, so with several ranks all call
- * it. After a step, reading parameters of the store is INVALID until the next call. NULL as
- * above. */
+ * .parallel.zero_stage 2, 3: the same, but only this call gathers the parameters. After a step,
+ * reading parameters of the store is INVALID until the next call. */
 DT_API dt_store *dt_trainer_store(dt_trainer *trainer);
 
-/* Sets the value of an input made by dt_input_shared, from the next step or evaluation on: a mask,
- * class weights, a temperature. The data is copied. All ranks call it with the same values, which a
- * hash checks. Set each such input before the first step. The value remains until it is set again,
- * also across a resume, but is not part of a checkpoint.
+/* Sets the value of an input made by dt_input_shared, from the next step or evaluation on. The data
+ * is copied. All ranks call it with the same values. Set each such input before the first step. The
+ * value is not part of a checkpoint.
  * bytes: exactly the input's size.
  * Errors, on all ranks and with nothing changed: INVALID (not a shared input that a loss or metric
  * reads; a wrong bytes; a class number or index out of range; ranks that differ), and those of
@@ -342,18 +322,15 @@ DT_API dt_result dt_trainer_set_input(dt_trainer *trainer, dt_tensor input, cons
 /* The results of one or more steps, over the whole job. All but the times are the same on all
  * ranks.
  *
- * DT_TRAIN_LOCAL: between rounds' ends each process knows only its own replicas. So a report of
- * dt_trainer_step is of that step and this process. Losses, metrics and skipped are its replicas',
- * and samples are those of the whole batch. gradient_norm is its first replica's. With round_ended
- * the report is of the whole round and job, and the same on all ranks. gradient_norm is then that
- * of the averaged difference. dt_trainer_epoch reports the rounds that ended in it.
+ * DT_TRAIN_LOCAL: within a round a report of dt_trainer_step is of this process's replicas, but
+ * samples are those of the whole batch. gradient_norm is its first replica's. With round_ended the
+ * report is of the whole round and job. gradient_norm is then that of the averaged difference.
+ * dt_trainer_epoch reports the rounds that ended in it.
  *
- * The times below are of this process. forward_seconds, backward_seconds and commit_seconds are of
- * its first device, by the host's clock. Forward and backward include recomputing, and the
- * collectives within a pass (batch norm's .sync, .tensor). A GPU may still compute the forward pass
- * when the host begins the backward pass; backward_seconds has that time. All three are 0 for a GPU
- * that is the whole job (dt_limits_desc), with DT_TRAIN_LOCAL, and for a server's worker: use
- * dt_profile. */
+ * Times are of this process. forward_seconds, backward_seconds and commit_seconds are of its first
+ * device, by the host's clock, with recomputing and collectives within a pass. A GPU's
+ * backward_seconds may contain the end of its forward pass. All three are 0 for a GPU that is the
+ * whole job (dt_limits_desc), with DT_TRAIN_LOCAL, and for a server's worker: use dt_profile. */
 typedef struct dt_train_report {
     uint64_t step;           /* steps committed since the beginning of training */
     uint64_t epoch;          /* of these samples, counted from 0 */
@@ -364,13 +341,13 @@ typedef struct dt_train_report {
     double metric[DT_MAX_TERMS]; /* metric_sum / metric_weight; 0 if the weight is 0 */
     double metric_sum[DT_MAX_TERMS], metric_weight[DT_MAX_TERMS]; /* of each, over all samples */
     double gradient_norm; /* of the newest step, before clipping */
-    /* The rate of the newest step, by schedule, plateau or dt_trainer_set_lr, before a group's
-     * .lr_scale. 0 for dt_trainer_evaluate and a server's worker: servers make the update. */
+    /* The rate of the newest step, before a group's .lr_scale. 0 for dt_trainer_evaluate and a
+     * server's worker. */
     double lr;
     double seconds; /* wall time */
     /* Of seconds: waiting for gradients after its own backward pass. Of a pipeline: the first
-     * device's waiting for other stages. Of a tensor group: nothing but its waiting between
-     * micro-batches. Of a server's worker: waiting for servers. */
+     * device's waiting for other stages. Of a tensor group: only between micro-batches. Of a
+     * worker: for servers. */
     double wait_seconds;
     double data_seconds;                                      /* of seconds: waiting for samples */
     double forward_seconds, backward_seconds, commit_seconds; /* of seconds: see above */
@@ -379,106 +356,92 @@ typedef struct dt_train_report {
     uint64_t skipped; /* DT_TRAIN_LOCAL, _SERVER: steps left out for a NaN or infinity */
     /* Steps in which no loss of the batch has a target that counts (DT_TRAIN_LOCAL: replicas'
      * steps). Their loss is 0; momentum and decay move weights unless .skip_empty. 0 for
-     * dt_trainer_evaluate: there every loss_weight is 0 if no target counts. */
+     * dt_trainer_evaluate. */
     uint64_t empty;
-    /* Checkpoints that could not be written in dt_trainer_step and _epoch. A fit counts them in
-     * dt_fit_state. The reason: dt_trainer_info. */
+    /* Checkpoints that dt_trainer_step and _epoch could not write. The reason: dt_trainer_info. */
     uint64_t checkpoints_failed;
 } dt_train_report;
 
 /* Makes one step. On an error the weights are as before the step. The next call tries the step
- * again, except after NUMERIC. The retry's samples are prefetched immediately. So if you repair the
- * data after the error, the next call may still fail once.
+ * again, except after NUMERIC. Its samples are prefetched: if you repair the data, the next call
+ * may still fail once.
  * report: may be NULL.
  * Errors: NUMERIC (a NaN or infinity in a loss or gradient, with op and rank; or in a value that
  * the update would write, with the parameter; training can continue), INVALID (a label out of
  * range, with its row; a shared input that was never set), the result of dt_dataset.sample,
  * DEVICE_LOST, DEVICE_MEMORY, REVOKED (the job has ended in an earlier call), and those of dt_comm.
- * After one of dt_comm the message says which step the weights belong to. The store can be read and
- * saved, and the job continues from a checkpoint.
+ * Then the message says which step the weights belong to. The store can be read and saved.
  *
  * DT_TRAIN_LOCAL: an error in the middle of a round is only this rank's, which tries its step
- * again. The other ranks continue, and wait at the round's end. A replica whose step has a NaN or
- * infinity leaves that step out. All ranks get NUMERIC when the round has ended, with the first
- * reason. A round may end with the weights that it began with. That is INVALID if ranks set
- * different rates or coefficients, and NUMERIC if the outer step is not finite. Other ranks learn
- * at the round's end that a rank or device is lost. All keep the weights of the round's beginning,
- * or of its end if it had been reached.
+ * again. A replica whose step has a NaN or infinity leaves that step out. All ranks get NUMERIC
+ * when the round has ended, with the first reason. A round may end with the weights that it began
+ * with. INVALID: ranks set different rates or coefficients. NUMERIC: the outer step is not finite.
+ * Other ranks learn at the round's end that a rank or device is lost. All keep the weights of the
+ * round's beginning, or of its end if it had been reached.
  *
  * DT_TRAIN_SERVER: a step is one batch slice, and so is the report. The store has the parameters
- * that it was computed with. When an epoch is over for all workers, a step computes nothing and
- * brings the epoch's last parameters. Its .steps is 0, and .epoch_ended is set. NUMERIC: a NaN or
- * infinity was found here, and the servers skip the batch. PEER_LOST, REFUSED, INVALID: a server is
- * gone, refuses this worker, or is another one than before; the next call tries again. */
+ * that it was computed with. When an epoch is over for all workers, a step brings its last
+ * parameters. Then .steps is 0, and .epoch_ended is set. NUMERIC: a NaN or infinity was found here,
+ * and the servers skip the batch. PEER_LOST, REFUSED, INVALID: a server is gone, refuses this
+ * worker, or is another one than before. */
 DT_API dt_result dt_trainer_step(dt_trainer *trainer, dt_train_report *report);
-/* Waits for the steps in flight, for .limits.in_flight = 2. With it dt_trainer_step returns while
- * its own step is in flight. That step's report and error come with the next call, or with this
- * one. So .steps of the first report is 0. At an epoch's end no step is in flight. A step that was
- * in flight after a failed one is made again, so it loses nothing. Evaluation, checkpoints,
- * loading, dt_trainer_set_coefficient and dt_trainer_store finish the steps in flight first. After
- * a later dt_trainer_step the store may be busy: using it is INVALID until the next
- * dt_trainer_store.
+/* Waits for the steps in flight, for .limits.in_flight = 2. The report and error of a
+ * dt_trainer_step's own step come with the next call, or with this one. So .steps of the first
+ * report is 0. At an epoch's end no step is in flight. A step that was in flight after a failed one
+ * is made again. Evaluation, checkpoints, loading, dt_trainer_set_coefficient and dt_trainer_store
+ * finish the steps in flight first. After a later dt_trainer_step, using the store is INVALID until
+ * the next dt_trainer_store.
  * report: may be NULL. Errors: as for dt_trainer_step. */
 DT_API dt_result dt_trainer_wait(dt_trainer *trainer, dt_train_report *report);
 /* Makes steps until the epoch ends, also from the middle of one after dt_trainer_resume. A step
- * that fails with NUMERIC is left out. NUMERIC is returned at the end, unless another error ends
- * the epoch first.
+ * that fails with NUMERIC is left out, and the result is NUMERIC.
  * report: may be NULL. Errors: as for dt_trainer_step. */
 DT_API dt_result dt_trainer_epoch(dt_trainer *trainer, dt_train_report *report);
-/* Computes losses and metrics over a dataset without training. All ranks call it, and each computes
- * a share. The first call creates programs.
+/* Computes losses and metrics over a dataset. All ranks call it, and each computes a share.
  * batch: samples per replica at a time; 0 = as in training.
  * Errors: NUMERIC (a NaN or infinity in a loss: the text names the first op, and *report covers all
  * samples), INVALID (in the middle of a round of DT_TRAIN_LOCAL; the data), and those of
  * dt_trainer_step.
  *
- * .parallel.pipeline, .tensor: each rank evaluates on its CPU, with the values of all stages and
- * tensor ranks. batch is then per rank. */
+ * .parallel.pipeline, .tensor: each rank evaluates on its CPU, with all values. batch is then per
+ * rank. */
 DT_API dt_result dt_trainer_evaluate(dt_trainer *trainer, const dt_dataset *data, int batch,
                                      dt_train_report *report);
 /* Sets the learning rate from the next step on, instead of the optimizer's or its schedule's. All
- * ranks must set the same rate, or the next step is INVALID on all of them. It is not part of a
- * checkpoint.
- * lr: 0 means 0.
+ * ranks must set the same, or the next step is INVALID on all. Not part of a checkpoint.
  * Errors, with the rate unchanged: INVALID (negative, not finite, or too large for an f32, also
  * after multiplication by a group's lr_scale; a server's worker). */
 DT_API dt_result dt_trainer_set_lr(dt_trainer *trainer, double lr);
 /* Reports the metric watched by a plateau phase (DT_SCHEDULE_PLATEAU), after an evaluation or an
- * epoch. The next step's rate follows. It is ignored before the plateau's phase. The plateau's
- * counts are part of a checkpoint.
- * value: the same on all ranks, as in reports. Otherwise rates differ, and the next step is
- * INVALID. A NaN counts as not better, as in PyTorch.
+ * epoch. It is ignored before that phase. The plateau's counts are part of a checkpoint.
+ * value: the same on all ranks, or the next step is INVALID. A NaN counts as not better.
  * Errors: INVALID (the optimizer's schedule has no plateau). */
 DT_API dt_result dt_trainer_report_metric(dt_trainer *trainer, double value);
-/* Sets the coefficient of losses[loss] from the next step on. All ranks must set the same value, as
- * with the learning rate. It is not part of a checkpoint.
- * value: 0 means 0.
+/* Sets the coefficient of losses[loss] from the next step on, as dt_trainer_set_lr the rate.
  * Errors, with the coefficient unchanged: INVALID (no such loss; a value that is not finite or too
  * large for an f32). */
 DT_API dt_result dt_trainer_set_coefficient(dt_trainer *trainer, int loss, double value);
 
 /* Saves all state that training changes: parameters, buffers, optimizer state, step, sample order,
  * number of batch slices. Nothing in the file depends on devices or ranks. All ranks call it; rank
- * 0 writes, and all get its result. The file appears completely or not at all.
+ * 0 writes, and all get its result.
  * path: matters only on rank 0, until a rank is lost.
  * Errors: IO (training can continue), MEMORY, INVALID (a server's worker), REVOKED (the job has
  * ended, and lost ranks had part of the state).
  *
- * After a loss each other rank that has all of the state may save it, to its own path. It waits
- * for no other rank. docs/distributed.md#errors-of-a-step says which ranks have it.
+ * After a loss each rank that has all of the state may save it, to its own path, without waiting.
+ * docs/distributed.md#errors-of-a-step says which ranks have it.
  *
  * DT_TRAIN_LOCAL: the file also has the outer optimizer's momentum and each replica's moments. Rank
- * 0 collects these, and needs memory for them while it saves. The same number of replicas continues
- * from the file with the same bits. Otherwise replica k takes the moments of the file's replica k
- * mod its number, so bits differ. In the middle of a round saving is INVALID. Checkpoints of
- * .checkpoint.every_steps and dt_trainer_request_checkpoint are written at the next round's end. */
+ * 0 needs memory for them while it saves. The same number of replicas continues with the same bits.
+ * Otherwise replica k takes the moments of the file's replica k mod its number, so bits differ. In
+ * the middle of a round saving is INVALID; checkpoints that are due wait for its end. */
 DT_API dt_result dt_trainer_save(dt_trainer *trainer, const char *path);
 /* Loads a file written by dt_trainer_save, and continues from it. All ranks call it; rank 0 reads.
- * There may be any number of replicas up to the file's batch slices. If the file has another number
- * of slices, programs are created for it. If that fails, the trainer can only be saved and
- * destroyed. The model must have parameters and buffers of the same names and shapes, in any order.
- * It must have the same kind of optimizer. If the graph differs otherwise, a warning in the log
- * names the first op that does.
+ * There may be any number of replicas up to the file's batch slices. If creating programs for the
+ * file's slices fails, the trainer can only be saved and destroyed. The model must have parameters
+ * and buffers of the same names and shapes, in any order. It must have the same kind of optimizer.
+ * If the graph differs otherwise, a warning in the log names the first op that does.
  * path: matters only on rank 0.
  * Errors, with the state unchanged: IO, FORMAT (truncated; a wrong checksum; a value that is NaN or
  * infinite, with its tensor), INVALID (another model: the first parameter that differs is named;
@@ -486,16 +449,16 @@ DT_API dt_result dt_trainer_save(dt_trainer *trainer, const char *path);
  * asked for; fewer slices than replicas; more slices than samples in a batch; a server's worker).
  *
  * DT_TRAIN_LOCAL and DT_TRAIN_SYNCHRONOUS read each other's files. Local steps begin with the
- * file's moments on all replicas. A synchronous trainer takes those of the first replica. A round
+ * file's moments on all replicas, a synchronous trainer with those of the first replica. A round
  * that has begun is dropped. */
 DT_API dt_result dt_trainer_load(dt_trainer *trainer, const char *path);
 /* Saves to .checkpoint.folder, under a name with the step, and deletes all but the newest
  * .checkpoint.keep checkpoints. All ranks call it.
  * Errors: as for dt_trainer_save; INVALID (no folder). */
 DT_API dt_result dt_trainer_checkpoint(dt_trainer *trainer);
-/* Continues from the newest checkpoint in that folder. All ranks call it. If the newest one is
- * damaged (FORMAT; also by a NaN), it takes the newest good one of an earlier step. The result is
- * then DT_OK. A warning in the log and in dt_ctx_error() names the damage and the step.
+/* Continues from the newest checkpoint in that folder. All ranks call it. If that is damaged
+ * (FORMAT; also by a NaN), it takes the newest good one and returns DT_OK. A warning in the log and
+ * in dt_ctx_error() names the damage and the step.
  * found: false if the folder has no checkpoint; nothing changes then. May be NULL.
  * Errors: as for dt_trainer_load, if no good checkpoint is left, or if the newest is damaged and
  * .checkpoint.strict is set. The message names the good ones, if there are any. */
@@ -504,7 +467,7 @@ DT_API dt_result dt_trainer_resume(dt_trainer *trainer, bool *found);
  * Threads: any, on any rank, and signal handlers. */
 DT_API void dt_trainer_request_checkpoint(dt_trainer *trainer);
 
-/* How a trainer has been set up, and how far it is. Bytes are known before it runs. */
+/* Settings and progress of a trainer. Bytes are known before it runs. */
 typedef struct dt_trainer_info {
     int rank, world_size; /* of .comm; 0 and 1 without one */
     /* Replicas in this process (with a pipeline: that have a stage here); in the whole job. */
@@ -521,9 +484,8 @@ typedef struct dt_trainer_info {
     uint64_t gradient_bytes;  /* of all trained parameters; 0 in a grid (stages or tensor ranks) */
     uint64_t transient_bytes; /* of this process's first replica while it trains; with stages or
                                * tensor ranks of the device that has most */
-    /* Memory that parallel training takes besides the model, of this process. Staging is on the
-     * host. Partial sums are on devices: a replica's or stage's gradients for each sum that cannot
-     * be added yet. */
+    /* Memory of parallel training besides the model, of this process. Staging is on the host,
+     * partial sums of gradients are on devices. */
     uint64_t staging_bytes, partial_sum_bytes;
     int stages;             /* of the pipeline, each chunk counted; 0 = no pipeline */
     int live_micro_batches; /* the most whose activations a device keeps at the same time */
@@ -536,5 +498,5 @@ typedef struct dt_trainer_info {
     uint64_t checkpoints_failed;  /* that could not be written, since the trainer was made */
     const char *checkpoint_error; /* why the newest failed; "" = none. Valid until the next one */
 } dt_trainer_info;
-/* Gives the settings that were chosen, the progress and the memory; zeros for NULL. */
+/* Describes a trainer. */
 DT_API void dt_trainer_get_info(const dt_trainer *trainer, dt_trainer_info *info);
