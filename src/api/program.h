@@ -1,9 +1,9 @@
-/* ---- Stores: a graph's values on one device -----------------------------------------------------
+/* ---- Stores: a graph's values on one device
  *
  * A step is open between dt_program_begin and dt_program_end, or after dt_program_start until
  * dt_program_wait. Functions that would disturb an open step return INVALID.
  *
- * Threads: call all functions of this section on the context's thread. */
+ * Threads: the context's. */
 
 typedef struct dt_store dt_store;
 
@@ -19,34 +19,32 @@ typedef void dt_init_fn(void *user, const char *name, dt_shape shape, float *val
  * hardware device: discrete before integrated before virtual.
  *
  * host_checkpoint_steps: keeps the state on the host after every this many committed steps, for
- * dt_store_restore. It takes twice the memory of parameters, moments and counts on the host. After
- * such a step they are read from the device once, and the step waits for that. dt_program_start
- * starts no step ahead of it. */
+ * dt_store_restore. It takes twice the memory of parameters, moments and counts on the host. Such a
+ * step waits until they are read. dt_program_start starts no step ahead of it. */
 typedef struct dt_store_desc {
     const char *device;        /* see above; NULL = "auto" */
     uint64_t seed;             /* of the initial values */
     int batch_hint;            /* for "auto": samples of a training step; 0 = 64 */
-    int host_checkpoint_steps; /* committed steps between two host checkpoints; 0 = never */
+    int host_checkpoint_steps; /* see above; 0 = never */
     /* Called for each parameter and buffer, in order of creation, during dt_store_create and
      * dt_store_reset. NULL: the values of their dt_init stay. */
     dt_init_fn *init;
     void *init_user;
-    /* Accept NaN and infinities in files of dt_store_load, _load_matching and _load_state, as for a
-     * buffer with an additive mask. false: an error. dt_store_write and init accept any value. */
+    /* Accept NaN and infinities in files of dt_store_load, _load_matching and _load_state.
+     * dt_store_write and init accept any value. */
     bool allow_nonfinite;
 } dt_store_desc;
 
 /* Creates a graph's parameters on a device, with the initial values of their dt_init. While it has
- * a store, the graph accepts further ops but no further parameters.
- * desc: may be NULL; not kept.
- * Ownership: the graph's; dt_store_destroy destroys the store earlier.
- * Errors, with *out NULL: INVALID (an op's error, with op and shapes), DEVICE (no such device, or
- * it cannot be used, or it computes a known sum wrong when it is opened), MEMORY, DEVICE_MEMORY. */
+ * a store, the graph accepts no further parameters.
+ * Ownership: the graph's.
+ * Errors: INVALID (an op's error, with op and shapes), DEVICE (no such device, or it cannot be
+ * used, or it computes a known sum wrong when it is opened), MEMORY, DEVICE_MEMORY. */
 DT_API dt_result dt_store_create(dt_graph *graph, const dt_store_desc *desc, dt_store **out);
-/* Destroys a store and its programs. NULL is allowed. For a trainer's store it does nothing, and
- * dt_ctx_error() says so: only dt_trainer_destroy destroys that. */
+/* Destroys a store and its programs. For a trainer's store it does nothing, and dt_ctx_error() says
+ * so. */
 DT_API void dt_store_destroy(dt_store *store);
-/* Returns the device that was chosen. Valid as long as the store. */
+/* Returns the store's device. Valid as long as the store. */
 DT_API const dt_device_info *dt_store_device(const dt_store *store);
 
 /* Parameters, in order of creation. Names are valid as long as the graph. */
@@ -59,11 +57,10 @@ typedef struct dt_param_info {
 } dt_param_info;
 /* Returns the number of parameters. */
 DT_API int dt_store_param_count(const dt_store *store);
-/* Describes one parameter. index: 0 to dt_store_param_count() - 1. Errors: INVALID (out of
- * range). */
+/* Describes a parameter. index: 0 to dt_store_param_count() - 1. */
 DT_API dt_result dt_store_get_param(const dt_store *store, int index, dt_param_info *info);
-/* Returns the index of the parameter of that name; -1 if there is no such parameter. A call that
- * then uses -1 gets an error with the name. */
+/* Returns the index of the parameter of that name, or -1. The error of a call with that -1 has the
+ * name. */
 DT_API int dt_store_find(const dt_store *store, const char *name);
 
 typedef enum dt_value_kind {
@@ -72,14 +69,14 @@ typedef enum dt_value_kind {
     DT_VALUE_MOMENT1,  /* SGD's momentum buffer; Adam's and AdamW's exp_avg */
     DT_VALUE_MOMENT2,  /* Adam's and AdamW's exp_avg_sq */
     DT_VALUE_MOMENT3,  /* AMSGrad's max_exp_avg_sq */
-    /* The average of dt_optim_desc.average. Reads the parameter's value before the first step, and
-     * if the parameter is not averaged. Writing needs an average. */
+    /* The average of dt_optim_desc.average; the parameter itself before the first step, or if it is
+     * not averaged. Writing needs an average. */
     DT_VALUE_AVERAGE
 } dt_value_kind;
 
 /* Reads or writes a parameter's values, gradient or optimizer state as f32, row-major. Waits for
- * the device. Any value may be written. A step that would train a value that is not finite returns
- * NUMERIC and names the parameter.
+ * the device. Any value may be written, but a step that would train one that is not finite returns
+ * NUMERIC.
  * bytes: exactly 4 * elements.
  * Errors: INVALID (index, bytes, a gradient or moment that no program has; writing to the store of
  * a trainer with several ranks), DEVICE_LOST. */
@@ -88,29 +85,28 @@ DT_API dt_result dt_store_read(dt_store *store, int index, dt_value_kind kind, v
 DT_API dt_result dt_store_write(dt_store *store, int index, dt_value_kind kind, const void *data,
                                 size_t bytes);
 
-/* Copies all parameters and buffers to another store of the same graph, on any device. Use it for
- * the target network of reinforcement learning, or for a copy to draw with. Buffers are batch
- * norm's statistics and spectral norm's vectors. Optimizer state, averages and the number of steps
- * of `to` stay as they are. Waits for the devices; allocates nothing.
- * from: may have an open step, and gives the values from before that step. If the step's commit has
- * begun, it is finished first.
+/* Copies all parameters and buffers to another store of the same graph, on any device. Optimizer
+ * state, averages and the number of steps of `to` stay as they are. Waits for the devices;
+ * allocates nothing.
+ * from: may have an open step, and gives the values from before it; a commit that has begun is
+ * finished first.
  * Errors: INVALID (two graphs, the same store, an open step in `to`, `to` is a trainer's),
  * DEVICE_LOST. */
 DT_API dt_result dt_store_copy(dt_store *from, dt_store *to);
 
-/* Gives the Vulkan buffer that has these values. The application's own commands on its device
- * (dt_ctx_desc.vulkan) may read it, ordered after a step as an output is. Valid until the store's
- * next program is created, or the store ends. With a trainer's .parallel.zero_stage 2 or 3: valid
- * until its next step.
+/* Gives the Vulkan buffer that has these values. The application's own device (dt_ctx_desc.vulkan)
+ * may read it, ordered after a step as an output is. Valid until the store's next program is
+ * created, or the store ends. With a trainer's .parallel.zero_stage 2 or 3: valid until its next
+ * step.
  * Errors: INVALID (index, kind; the store's device is not the application's). */
 DT_API dt_result dt_store_vulkan_buffer(dt_store *store, int index, dt_value_kind kind,
                                         dt_vulkan_buffer *out);
 
 /* Restores a store after DEVICE_LOST. It moves the store with its programs to a device, with the
- * values of the newest host checkpoint (dt_store_desc.host_checkpoint_steps). Training then
- * continues with the bits of a run from that step on that device. Inputs must be written again.
- * Values that the application wrote to the store since that step are lost. If the device works, the
- * present values move, and no host checkpoint is needed. On failure the store is unchanged.
+ * values of the newest host checkpoint (dt_store_desc.host_checkpoint_steps). Values that the
+ * application wrote to the store since that step are lost. If the device works, the present values
+ * move, and no host checkpoint is needed. Inputs must be written again. On failure the store is
+ * unchanged.
  * device: as in dt_store_desc; NULL = the same device, opened again.
  * step: gets the number of the checkpoint's step; 0 = no step was committed. May be NULL.
  * Errors: INVALID (no host checkpoint; an open step; a trainer's store), UNSUPPORTED (a program has
@@ -119,24 +115,24 @@ DT_API dt_result dt_store_vulkan_buffer(dt_store *store, int index, dt_value_kin
 DT_API dt_result dt_store_restore(dt_store *store, const char *device, uint64_t *step);
 
 typedef enum dt_reset_kind {
-    /* The optimizer's state: moments and step counts. Programs with an optimizer continue from an
-     * empty state. To train with another kind of optimizer, destroy them first. */
+    /* Moments and step counts. To train with another kind of optimizer, destroy the programs with
+     * an optimizer first. */
     DT_RESET_OPTIM,
-    /* Everything: also parameters and buffers (from their dt_init and the store's seed) and the
-     * number of steps, as when the store was created. */
+    /* Everything, as when the store was created: also parameters, buffers and the number of
+     * steps. */
     DT_RESET_ALL
 } dt_reset_kind;
 
 /* Resets a store. Errors: INVALID (an open step, a trainer's store), MEMORY, DEVICE_LOST. */
 DT_API dt_result dt_store_reset(dt_store *store, dt_reset_kind kind);
-/* Computes a 64-bit hash of all parameters' bits (FNV-1a, in order of creation). Use it to check
- * that two stores of a model are equal bit for bit. Errors: DEVICE_LOST. */
+/* Computes a 64-bit hash of all parameters' bits (FNV-1a, in order of creation). Errors:
+ * DEVICE_LOST. */
 DT_API dt_result dt_store_hash(dt_store *store, uint64_t *hash);
 /* Computes the same hash over everything that training changes: also moments and step counts.
  * Errors: DEVICE_LOST. */
 DT_API dt_result dt_store_state_hash(dt_store *store, uint64_t *hash);
 
-/* ---- Optimizers ------------------------------------------------------------------------------ */
+/* ---- Optimizers */
 
 /* LAMB, LARS, Muon and Adafactor look at whole parameters. A group of theirs can be .elementwise,
  * as biases and the weights of norms mostly are. It cannot be .sparse. */
@@ -171,22 +167,18 @@ typedef enum dt_optim_kind {
  * sparse gradients. A row (of the first axis) whose gradient is all 0 is unchanged: no decay, and
  * its moments stay. Step counts are the parameter's. Rows have at most 16384 elements.
  *
- * A table costs less still if its only reader is a dt_embedding with few indices. Few is at most
- * half the number of its rows. A step then reads and writes only rows that are indexed now or were
- * in the step before. That holds for the gradient, its norm and the update. The bits are those of a
- * dense gradient, and readers of the gradient see a dense one. An average of the weights covers all
- * rows.
- *
- * Other tables have dense gradients, and only their update is cheaper. These are tables below 65536
- * elements, and tables with other readers. So are all tables with micro-batches, ZeRO, several
- * replicas or ranks, pipeline stages or tensor ranks. */
+ * A table costs less still if only a dt_embedding reads it, with at most half as many indices as
+ * rows. A step then reads and writes only rows that are indexed now or were in the step before. The
+ * bits are those of a dense gradient. For other tables only the update is cheaper. So it is below
+ * 65536 elements, and with micro-batches, ZeRO, several replicas or ranks, pipeline stages or
+ * tensor ranks. */
 typedef struct dt_optim_group {
     const char *params;  /* patterns: "*.bias", "head.*, tok.weight"; see PATTERNS above */
     double lr_scale;     /* 0 = 1 */
     double weight_decay; /* 0 = the optimizer's; DT_ZERO = none */
     bool sparse;         /* skip rows whose gradient is 0: see above */
-    /* LAMB and LARS do not scale steps here. Muon is AdamW, for matrices too. Adafactor keeps a
-     * mean for each element. INVALID for optimizers that never look at whole parameters. */
+    /* LAMB and LARS do not scale steps here. Muon is AdamW. Adafactor keeps a mean for each
+     * element. INVALID for other optimizers. */
     bool elementwise;
 } dt_optim_group;
 
@@ -197,14 +189,13 @@ typedef enum dt_average_kind {
 } dt_average_kind;
 
 /* A second set of weights: the average of the weights after step .start and every .every steps
- * later. The first of these steps, and every step before it, sets the average to the weights
- * themselves. So does the first step of a store that averages a parameter; the average counts from
- * there. Buffers, such as batch norm's statistics, are not averaged: a user of averages gets the
- * present ones.
+ * later. Up to the first of these steps the average is the weights themselves. So it is at a
+ * store's first step that averages the parameter. Buffers, such as batch norm's statistics, are not
+ * averaged: a user of averages gets the present ones.
  *
- * An average takes the memory of one moment, and is in checkpoints and host checkpoints as moments
- * are. dt_program_desc.averaged, dt_trainer_desc.averaged, dt_store_save_averaged and dt_store_read
- * use it. A store keeps one average per parameter; all programs share it. */
+ * An average takes the memory of one moment, and is in checkpoints as moments are.
+ * dt_program_desc.averaged, dt_trainer_desc.averaged, dt_store_save_averaged and dt_store_read use
+ * it. All programs of a store share it. */
 typedef struct dt_average {
     dt_average_kind kind;  /* 0 = DT_AVERAGE_NONE */
     double decay;          /* EMA's; 0 = 0.999 */
@@ -261,25 +252,19 @@ typedef struct dt_optim_desc {
     dt_average average;                  /* {0} = none */
 } dt_optim_desc;
 
-/* Computes the learning rate of one step of a description: to print or draw a schedule. A plateau
- * is a constant here.
+/* Computes the learning rate of one step of a description. A plateau is a constant here.
  * step: counted from 1.
  * Errors, with *lr 0: INVALID (the errors of desc; a phase with .epochs: give its .steps, with
- * dt_trainer_info.epoch_steps).
- * Threads: the context's. */
+ * dt_trainer_info.epoch_steps). */
 DT_API dt_result dt_optim_lr(dt_ctx *ctx, const dt_optim_desc *desc, uint64_t step, double *lr);
 
-/* ---- Programs: a graph compiled against a store -------------------------------------------------
- *
- * Three ways to make a step: dt_program_run waits for it. dt_program_start and dt_program_wait
- * overlap steps with the host. dt_program_begin, _advance and _end make a step in segments, to fit
- * frames or to use gradients from the host.
+/* ---- Programs: a graph compiled against a store
  *
  * The programs of a store share memory, so only one of them can have an open step. Programs with
  * .concurrent run beside it, one at a time, by dt_program_run and dt_program_start. After
  * DEVICE_LOST the store must be restored (dt_store_restore) or created again.
  *
- * Threads: call all functions of this section on the context's thread. */
+ * Threads: the context's. */
 
 typedef struct dt_program dt_program;
 
@@ -302,8 +287,8 @@ typedef struct dt_input_shape {
     dt_shape shape;  /* of one sample, or of the whole shared input */
 } dt_input_shape;
 
-/* An external buffer: an input or output that is in a buffer of the application's Vulkan device.
- * Row-major, `batch` samples. Nothing is copied. */
+/* An input or output in a buffer of the application's Vulkan device. Row-major, `batch` samples.
+ * Nothing is copied. */
 typedef struct dt_external_buffer {
     dt_tensor tensor; /* an input or output of the program; nil ends the list */
     /* Made with VK_BUFFER_USAGE_STORAGE_BUFFER_BIT. offset: a multiple of dt_device_info's
@@ -311,38 +296,32 @@ typedef struct dt_external_buffer {
     dt_vulkan_buffer memory;
 } dt_external_buffer;
 
-/* What a program computes. Members are ordered as usually written, because C++20 requires
- * designated initialisers in declaration order.
+/* What a program computes.
  *
- * metrics: terms such as dt_accuracy, reported as means. Measures of a whole set, such as F1, come
- * from the outputs by dt_metric, on the host.
+ * shapes: inputs with another shape in this program, such as shorter sequences. The shapes of all
+ * other tensors follow as if the graph had been built with these. Parameters keep their shapes.
  *
- * shapes: inputs with another shape in this program: sequences of another length, images of another
- * size. The shapes of all other tensors follow as if the graph had been built with these. So -1 in
- * dt_reshape, a mean or a norm mean what they would there. Parameters keep their shapes.
- *
- * external: inputs and outputs that kernels read and write in the application's buffers, on a store
- * of dt_ctx_desc.vulkan. dt_program_write and _read refuse them. Class numbers and indices cannot
- * be external, because the host must check them. The application orders its own use by the step's
- * semaphores; docs/embedding.md has other ways. The buffers must outlive the program.
+ * external: inputs and outputs in the application's buffers, on a store of dt_ctx_desc.vulkan.
+ * dt_program_write and _read refuse them. Class numbers and indices cannot be external. The
+ * application orders its own use by the step's semaphores; docs/embedding.md has other ways. The
+ * buffers must outlive the program.
  *
  * cached: layers with a cache (dt_attention_cached) keep keys and values of every run, and attend
- * to all of them. It is for generation, without gradients.
+ * to all of them. Without gradients.
  *
  * concurrent: may run while another program of the store has an open step. It sees the parameters
- * from before that step, or from after it once the step's commit has begun. It takes transients of
- * its own (dt_program_info). It cannot have .optim or gradients. See dt_program_run.
+ * from before that step, or from after it once the step's commit has begun. It has memory of its
+ * own (dt_program_info.transient_bytes). It cannot have .optim or gradients.
  *
  * memory_bytes: if keeping all transients takes more than this, the backward pass computes some
- * tensors again, as by dt_recompute. The tensors are chosen by a few trials, at the least cost in
- * launches that these find. */
+ * tensors again, as by dt_recompute. */
 typedef struct dt_program_desc {
     dt_tensor loss;                    /* short for losses[0].term */
     dt_loss losses[DT_MAX_TERMS];      /* minimised together: the sum of coefficient * value */
     dt_tensor metrics[DT_MAX_TERMS];   /* terms that are reported, not minimised */
     dt_tensor outputs[DT_MAX_OUTPUTS]; /* tensors that the host reads */
-    /* Tensors whose dL/dy the host writes (dt_program_write_gradient) between forward and backward.
-     * To read their values as well, list them in outputs too. */
+    /* Tensors whose dL/dy the host writes (dt_program_write_gradient) between forward and
+     * backward. */
     dt_tensor host_gradients[DT_MAX_OUTPUTS];
     int batch;                                   /* samples; 0 = 1 */
     dt_input_shape shapes[DT_MAX_OUTPUTS];       /* inputs of another shape here: see above */
@@ -352,41 +331,37 @@ typedef struct dt_program_desc {
     const char *params; /* patterns of the parameters to train; NULL = all not frozen */
     dt_mode mode;       /* of dropout and batch norm; 0 = DT_MODE_DEFAULT */
     bool cached;        /* keep keys and values of every run: see above */
-    /* Use the averages that an earlier program's dt_optim_desc.average keeps instead of weights.
-     * Without gradients. Buffers, and parameters without an average, are used as they are. */
+    /* Use the averages that an earlier program's dt_optim_desc.average keeps. Without gradients. */
     bool averaged;
     bool concurrent; /* run beside another program's step: see above */
     int in_flight;   /* the most steps that dt_program_start has in flight: 1 or 2; 0 = 1 */
     /* Gradients can be accumulated over any number of micro-batches (dt_step_desc). Doubles the
-     * gradients' memory: what their sum rounds away is kept, and added with the next one. */
+     * gradients' memory. */
     bool accumulate;
-    /* Commit nothing if no loss has a target that counts (dt_report.empty): no decay, no momentum.
-     * Needs .optim, targets that are inputs, and .in_flight 1. A GPU's step waits once more. */
+    /* Commit nothing if dt_report.empty. Needs .optim, targets that are inputs, and .in_flight 1. A
+     * GPU's step waits once more. */
     bool skip_empty;
     size_t bucket_bytes; /* a backward segment ends after this many bytes of gradients; 0 = 4 MiB */
     uint64_t memory_bytes; /* the most transient bytes (dt_program_info); 0 = no limit */
-    /* Do not check losses, gradients and updated values for NaN and infinity. The store may then
-     * contain them. With .clip_norm a gradient that is not finite is still NUMERIC. */
+    /* Do not check losses, gradients and updated values for NaN and infinity. With .clip_norm a
+     * gradient that is not finite is still NUMERIC. */
     bool no_check;
     const char *label; /* for messages; copied; NULL = "program" */
 } dt_program_desc;
 
-/* Compiles a program. It finds everything wrong with the description, and lists it in the error's
- * text. All memory that running the program needs is allocated here. desc and what it points to are
- * not kept.
- * Ownership: the store's; dt_program_destroy destroys the program earlier.
- * Errors, with *out NULL and the store unchanged: INVALID (nil tensors or those of another graph;
- * no parameter to train; an op without a gradient; .shapes that do not fit, with the op or
- * parameter; an open step; a parameter without a gradient, as below), UNSUPPORTED, MEMORY,
- * DEVICE_MEMORY (also a memory_bytes that nothing fits: the text has the least that was found),
- * DEVICE, DEVICE_LOST.
+/* Compiles a program, and allocates all memory that it needs. The error's text lists everything
+ * wrong with the description.
+ * Ownership: the store's.
+ * Errors, with the store unchanged: INVALID (nil tensors or those of another graph; no parameter to
+ * train; an op without a gradient; .shapes that do not fit, with the op or parameter; an open step;
+ * a parameter without a gradient, as below), UNSUPPORTED, MEMORY, DEVICE_MEMORY (also a
+ * memory_bytes that nothing fits: the text has the least that was found), DEVICE, DEVICE_LOST.
  *
  * A parameter without a gradient: no loss depends on it, or only through dt_detach, comparisons or
  * class numbers. PyTorch leaves its .grad None. If losses depend on it only through step functions
  * (dt_sign, dt_round, dt_heaviside), its gradient is 0; momentum and decay move it. */
 DT_API dt_result dt_program_create(dt_store *store, const dt_program_desc *desc, dt_program **out);
-/* Destroys a program. An open step is cancelled, or finished if its commit has started. NULL is
- * allowed. */
+/* Destroys a program. An open step is cancelled, or finished if its commit has started. */
 DT_API void dt_program_destroy(dt_program *program);
 
 /* Exact figures, known before anything runs. Bytes are of device memory. */
@@ -394,7 +369,7 @@ typedef struct dt_program_info {
     int batch;                                         /* samples */
     uint64_t param_bytes, gradient_bytes, state_bytes; /* of the store */
     uint64_t cache_bytes; /* keys and values that it keeps for programs of .cached */
-    /* What this program uses of the store's shared memory; with .concurrent: its own memory. */
+    /* What it uses of the store's shared memory; with .concurrent: its own memory. */
     uint64_t transient_bytes;
     uint64_t io_bytes;       /* inputs, outputs, step and status */
     uint64_t flops;          /* of the matrix products and convolutions of a step */
@@ -402,14 +377,12 @@ typedef struct dt_program_info {
     int segments;            /* parts of a step, for dt_program_advance */
     int launches_recomputed; /* launches that recomputation adds; counted in launches */
 } dt_program_info;
-/* Gives the figures of a program; zeros for NULL. */
+/* Describes a program. */
 DT_API void dt_program_get_info(const dt_program *program, dt_program_info *info);
 
 /* Writes an input for the following steps: row-major, `batch` samples (one value for a shared
  * input). The values stay until they are written again. Class numbers and indices are checked here,
- * also if they reach the op through views, copies, dt_concat or dt_pad. Those that the graph
- * computes are not checked, nor are indices of dt_gather, dt_scatter_add and dt_one_hot. There an
- * index out of range gives 0 or adds nothing.
+ * except those that the graph computes, and those of dt_gather, dt_scatter_add and dt_one_hot.
  * bytes: exactly the input's size.
  * Errors: INVALID (not an input of this program; bytes; a class number or index out of range, with
  * its row; an open step). */
@@ -419,33 +392,32 @@ DT_API dt_result dt_program_write(dt_program *program, dt_tensor input, const vo
  * two segments. */
 DT_API dt_result dt_program_write_gradient(dt_program *program, dt_tensor y, const void *data,
                                            size_t bytes);
-/* Reads an output of the last run: row-major, `batch` samples. It is available as soon as the
- * forward segment has ended.
+/* Reads an output of the last run: row-major, `batch` samples; from the end of the forward segment
+ * on.
  * Errors: INVALID (not one of the outputs, bytes, nothing has run yet). */
 DT_API dt_result dt_program_read(dt_program *program, dt_tensor output, void *data, size_t bytes);
 
-/* {0}, or NULL instead of it: the next step, of one batch.
+/* {0}: the next step, of one batch.
  *
  * Micro-batches: run micro_batch = 0 .. micro_batches - 1 in order, with programs created with
  * .accumulate. These may be one, or several that train the same parameters. The last micro-batch
  * commits. After one that failed, or was cancelled in its backward pass, start again at 0. */
 typedef struct dt_step_desc {
     uint64_t seed; /* of dropout: seed and step determine the random numbers */
-    /* 0 = the number of steps committed to the store, plus 1. A program without an optimizer
-     * commits nothing: number its steps yourself, or dropout's masks stay the same. */
+    /* 0 = the number of steps committed to the store, plus 1. Number steps without an optimizer
+     * yourself, or dropout's masks stay the same. */
     uint64_t step;
     uint32_t first_row; /* the row of this batch's first sample in the global batch */
     double lr;          /* 0 = the optimizer's, DT_ZERO = 0 */
     uint32_t micro_batch, micro_batches; /* micro_batches: 0 = 1 */
     /* For each loss the global batch's weight (dt_program_add_loss_weights); NULL = this batch's.
-     * 0: no micro-batch has a target of that loss that counts, and its gradient is 0. */
+     * 0: no target of that loss counts. */
     const double *loss_weights;
     /* For each loss its coefficient, where 0 is 0; NULL = the program's. The same in all
      * micro-batches of a step. */
     const double *coefficients;
-    /* On the application's Vulkan device: the step waits for `wait` before its first work. It
-     * signals `signal` after its last work, also if it is cancelled or fails, except on a lost
-     * device. */
+    /* On the application's Vulkan device: what the first work waits for, and what the last signals.
+     * It is also signalled if the step is cancelled or fails, except on a lost device. */
     dt_vulkan_semaphore wait, signal;
 } dt_step_desc;
 
@@ -463,9 +435,9 @@ typedef struct dt_report {
     double gradient_norm; /* before clipping; 0 if the step commits nothing */
     double lr;            /* before a group's .lr_scale; 0 if the step commits nothing */
     bool empty;           /* no loss has a target that counts */
-    bool committed; /* the store has the step: parameters and optimizer state are those after it */
-    bool skipped;   /* there was a NaN or infinity, and the store is unchanged */
-    bool not_run;   /* skipped, because the step before it was: it was in flight already */
+    bool committed;       /* parameters and optimizer state are those after the step */
+    bool skipped;         /* there was a NaN or infinity, and the store is unchanged */
+    bool not_run;         /* skipped, because the step before it was: it was in flight already */
     /* The op that produced it first, "input", "optimizer", or NULL. A constant. */
     const char *fault_op;
 } dt_report;
@@ -480,22 +452,15 @@ typedef struct dt_report {
  * the other step's commit has begun, it is finished first, and that step is then DONE. */
 DT_API dt_result dt_program_run(dt_program *program, const dt_step_desc *step, dt_report *report);
 
-/* Starts a step and does not wait for it. While the device is busy, the host writes the inputs of
- * the next step and starts it too. With .in_flight = 2 two steps are in flight, which hides the
- * host's time on a GPU. Their inputs and outputs take memory twice. The bits are those of
+/* Starts a step and does not wait for it. With .in_flight = 2 the host may start the next one too,
+ * which hides its time on a GPU. Inputs and outputs then take memory twice. The bits are those of
  * dt_program_run. On the CPU a step has run when the call returns.
  *
- *     for (;;) { dt_program_write(p, x, ...); dt_program_start(p, NULL); }
- *
- * If .in_flight steps are in flight, dt_program_start and dt_program_write first wait for the
- * oldest. Its report is lost; use dt_program_wait to get reports. If it failed, they return its
- * error, and do nothing else. A step that was in flight after a failed one does not run. It ends
- * with NUMERIC, and a report of its own number with .not_run. Steps whose gradients are computed
- * and not committed wait for those before them.
+ *     If .in_flight steps are in flight, dt_program_start and dt_program_write first wait for the oldest. Its report is lost, unless dt_program_wait gets it. If it failed, they return its error, and do nothing else. A step that was in flight after a failed one does not run. It ends with NUMERIC, and a report with .not_run. Steps that commit nothing wait for those before them.
  * Errors: as for dt_program_run. */
 DT_API dt_result dt_program_start(dt_program *program, const dt_step_desc *step);
 /* Waits for the oldest step that dt_program_start has in flight, and ends it. dt_program_read then
- * reads its outputs, until the next dt_program_start that reuses the slot.
+ * reads its outputs, until a dt_program_start reuses the slot.
  * report: may be NULL.
  * Errors: INVALID (no such step), and those of dt_program_run. */
 DT_API dt_result dt_program_wait(dt_program *program, dt_report *report);
@@ -507,9 +472,8 @@ DT_API dt_result dt_program_wait(dt_program *program, dt_report *report);
  * written, an open step), DEVICE_LOST. */
 DT_API dt_result dt_program_add_loss_weights(dt_program *program, double *weights);
 
-/* A step in segments: forward, several of backward, commit. Use it to fit a frame's time budget, to
- * write gradients from the host, or to be able to cancel. Begin; advance until *state is DONE; end.
- * On a GPU none of these calls waits. On the CPU each advance computes one segment. */
+/* A step in segments: forward, several of backward, commit. Begin; advance until *state is DONE;
+ * end. On a GPU no call waits. On the CPU each advance computes one segment. */
 typedef enum dt_step_state {
     DT_STEP_RUNNING, /* the device is busy: call again later */
     DT_STEP_READY,   /* between two segments: outputs can be read, gradients written */
@@ -522,23 +486,19 @@ DT_API dt_result dt_program_begin(dt_program *program, const dt_step_desc *step)
  * Errors: INVALID (no open step; a host gradient was never written, and the step stays open),
  * DEVICE_LOST (the step has ended). */
 DT_API dt_result dt_program_advance(dt_program *program, dt_step_state *state);
-/* Advances a step by the work that is expected to take `ms` milliseconds. That is segments,
- * launches and parts of launches, also of the forward pass, at least one. Times are estimated from
- * the work, and become more exact with every step that is advanced so. It stops between the forward
- * segment and the others if the host writes gradients. dt_program_advance may be mixed in: it
- * continues to the end of the segment. The bits are those of dt_program_run.
- * ms: of the device's time on a GPU, where no call waits. While the device is busy with the work of
- * an earlier call, nothing more is started. On the CPU the call computes.
- * state: RUNNING: call again, in the next frame. READY and DONE as above.
+/* Advances a step by the work that is expected to take `ms` milliseconds, at least a part of one
+ * launch. The estimate improves with every step that is advanced so. It stops after the forward
+ * segment if the host writes gradients. dt_program_advance may be mixed in: it continues to the end
+ * of the segment. The bits are those of dt_program_run.
+ * ms: of the device's time. While a GPU is busy with an earlier call, nothing more is started.
  * Errors: as for dt_program_advance; INVALID (ms is not above 0). */
 DT_API dt_result dt_program_advance_for(dt_program *program, double ms, dt_step_state *state);
 /* Ends a step all of whose segments were started. Waits for the last one.
- * report: may be NULL.
- * Errors: as for dt_program_run. */
+ * report: may be NULL. Errors: as for dt_program_run. */
 DT_API dt_result dt_program_end(dt_program *program, dt_report *report);
-/* Ends a step early. Waits for the running segment, or the running part of it. If the commit has
- * not started, the step is abandoned: parameters and optimizer state are as before
- * dt_program_begin. If it has started, the commit is finished, as by dt_program_end.
+/* Ends a step early. Waits for the running segment, or the running part of it. A commit that has
+ * started is finished, as by dt_program_end. Otherwise parameters and optimizer state are as before
+ * dt_program_begin.
  * report: may be NULL; .committed says which.
  * Errors: INVALID (no open step), DEVICE_LOST, NUMERIC (as for dt_program_end, if the commit had
  * started). */
