@@ -1,16 +1,14 @@
-/* ---- Losses of each element ---------------------------------------------------------------------
+/* ---- Losses of each element
  *
  * These functions return a tensor of losses, one for each element or row: PyTorch's
- * reduction='none'. A program minimises a term. dt_mean_loss and dt_weighted_loss make one of them:
+ * reduction='none'. Make a term of them:
  *
  *     dt_mean_loss(dt_huber(y, t, 1))              reduction 'mean'
  *     dt_weighted_loss(dt_huber(y, t, 1), w)       with a weight for each sample, or element
  *     dt_mean_loss(dt_sum(dt_kl_div(y, t, false), dt_dims(), false))      'batchmean'
  *
- * dt_cross_entropy, dt_nll and dt_mse are terms already; docs/ops.md has their formulas.
- *
  * y is the model's output and t its target. Both are f32 of one shape, and both or neither have
- * samples. The result has their shape. Comments name the exceptions. Formulas and gradients are
+ * samples. The result has their shape, if no comment gives another. Formulas and gradients are
  * those of the PyTorch function that is named.
  *
  * Errors (nil): another shape or type; a number that is not finite, or not in the range given. */
@@ -46,20 +44,17 @@ DT_API dt_tensor dt_soft_margin(dt_tensor y, dt_tensor t);
  * log_target: true if t is log-probabilities too.
  * The mean over all elements (dt_mean_loss) is not the divergence. Sum over the classes first. */
 DT_API dt_tensor dt_kl_div(dt_tensor y, dt_tensor t, bool log_target);
-/* Computes softmax cross-entropy with probabilities as targets: mixup, label smoothing,
- * distillation.
- * PyTorch: CrossEntropyLoss with soft targets.
+/* Computes softmax cross-entropy with probabilities as targets. PyTorch: CrossEntropyLoss with soft
+ * targets.
  * y: [..., C] logits.
  * t: [..., C] probabilities.
  * result: [...]. */
 DT_API dt_tensor dt_soft_cross_entropy(dt_tensor y, dt_tensor t);
 /* Computes softmax cross-entropy of each row, with class numbers as targets.
  * PyTorch: CrossEntropyLoss with reduction='none'.
- * dt_cross_entropy is the term: the mean of these rows, weighted by .class_weights. For a weight
- * per sample use dt_weighted_loss(dt_cross_entropy_each(y, t, NULL), w).
+ * dt_cross_entropy is the term: the mean of these rows, weighted by .class_weights.
  * y: [..., C] logits.
  * t: [...] i32 class numbers. A target that is ignored or not a class gives 0.
- * desc: NULL = {0}.
  * result: [...]. */
 DT_API dt_tensor dt_cross_entropy_each(dt_tensor y, dt_tensor t, const dt_cross_entropy_desc *desc);
 /* Computes the loss of distillation: temperature^2 KL(softmax(t / temperature) ||
@@ -111,7 +106,6 @@ typedef struct dt_triplet_desc {
 } dt_triplet_desc;
 /* Computes max(0, |a - p| - |a - n| + margin). PyTorch: TripletMarginLoss.
  * a, p, n: anchor, positive and negative, [..., D].
- * desc: NULL = {0}.
  * result: [...]. */
 DT_API dt_tensor dt_triplet_margin(dt_tensor a, dt_tensor p, dt_tensor n,
                                    const dt_triplet_desc *desc);
@@ -150,27 +144,20 @@ typedef struct dt_ctc_desc {
     bool by_length;     /* divide the loss by the number of labels, at least 1 */
 } dt_ctc_desc;
 /* Computes connectionist temporal classification (Graves et al., 2006): -log of the target's
- * probability.
- * PyTorch: CTCLoss with reduction='none'.
- * It sums over all alignments: steps may repeat a label and have blanks between labels.
- * dt_mean_loss gives the mean over samples. With .by_length that is PyTorch's reduction='mean'.
+ * probability. PyTorch: CTCLoss with reduction='none'. dt_mean_loss with .by_length is its
+ * reduction='mean'.
  * log_p: [T, C] f32 of each sample, from dt_log_softmax. Samples come first, unlike in PyTorch.
  * targets: [S] i32 classes of each sample, padded with -1 or any class. A -1 ends the target. A
- * blank in it gives NaN.
- * desc: NULL = {0}.
+ * blank in it gives NaN. Checked as those of dt_cross_entropy.
  * result: [], one per sample.
  *
  * Lengths: .steps and .labels outside [0, T] and [0, S] are clamped.
  *
- * Class numbers: checked as those of dt_cross_entropy.
- *
  * Impossible targets: a target needs a step for each label, and one more between two equal labels.
  * With fewer steps the loss is infinite and the gradient NaN. With .zero_infinity both are 0.
  *
- * Gradient: with respect to log_p, -1 times the share of alignments through each class. It is 0
- * after a sample's steps. PyTorch's includes the gradient of log_softmax. With respect to logits
- * the two are equal. There is no second derivative.
+ * Gradient: of log_p; PyTorch's includes that of log_softmax. Of logits the two are equal. There is
+ * no second derivative.
  *
- * Errors (nil): another shape or type; T or C of 0; T, C or S above 2^24; a blank outside
- * [0, C). */
+ * Errors (nil): also T or C of 0; T, C or S above 2^24. */
 DT_API dt_tensor dt_ctc_loss(dt_tensor log_p, dt_tensor targets, const dt_ctc_desc *desc);
