@@ -1,32 +1,22 @@
-/* ---- Collectives over several processes or threads ----------------------------------------------
+/* ---- Collectives over several processes or threads
  *
  * A dt_comm is the rank of this process (or thread) in a group of ranks. It needs no context and no
- * device. A program that only sums arrays across hosts defines DT_COMM_ONLY and uses only this
- * section. docs/distributed.md has a quick start and the threat model. docs/protocol.md describes
- * the protocol byte by byte.
+ * device. With DT_COMM_ONLY this section is all of dtrain. docs/distributed.md has a quick start
+ * and the threat model, docs/protocol.md the bytes.
  *
- *     dt_comm_desc desc = dt_comm_desc_from_env();      // torchrun, mpirun, srun, dtrun, ...
- *     dt_comm *comm;
- *     if (dt_comm_create(&desc, &comm) || dt_comm_all_reduce(comm, x, x, n, DT_F32, DT_COMM_SUM))
- *         puts(dt_comm_error(comm));
- *     dt_comm_destroy(comm);
+ *     Order: all ranks of a group post the same collectives in the same order. Sends and receives between two ranks match in order. Operations of different groups may be posted in any order, and so may sends relative to collectives.
  *
- * Order: all ranks of a group post the same collectives in the same order. Sends and receives
- * between two ranks match in order. Operations of different groups may be posted in any order, and
- * so may sends relative to collectives.
- *
- * Failures: a mismatch is an error on both ranks, and a lost peer is an error on all ranks. No call
- * waits forever for a dead rank.
+ * Failures: a mismatch is an error on both ranks, a lost peer on all ranks. No call waits forever
+ * for a dead rank.
  *
  * Results: all ranks get the same bits, in every run.
  *
- * Threads: one thread at a time uses a dt_comm and its groups; a call of another thread returns
- * BUSY. A call of a trainer uses the trainer's comm until it returns; callbacks of dt_trainer_fit
- * may use that comm. Different dt_comms can be used concurrently. */
+ * Threads: one thread at a time uses a dt_comm and its groups; else BUSY. A call of a trainer uses
+ * its comm until it returns; callbacks of dt_trainer_fit may use that comm. */
 
 typedef struct dt_comm dt_comm;
 
-/* The operations. The function of each says what it does. */
+/* The operations. */
 typedef enum dt_comm_kind {
     DT_COMM_SEND = 0,       /* dt_comm_send */
     DT_COMM_RECV,           /* dt_comm_recv */
@@ -52,9 +42,8 @@ typedef enum dt_comm_reduction {
 } dt_comm_reduction;
 
 /* The algorithm of a collective. The default depends on the group, the number of bytes and the
- * links (dt_comm_desc.link). All ranks know the same of these, so all choose the same. Where links
- * decide, all candidates give the same bits. docs/distributed.md lists the algorithms of each
- * operation. */
+ * links (dt_comm_desc.link). Links do not change the bits. docs/distributed.md lists the algorithms
+ * of each operation. */
 typedef enum dt_comm_algorithm {
     DT_COMM_ALGORITHM_DEFAULT = 0, /* chosen as above */
     DT_COMM_ALGORITHM_DIRECT,      /* every rank exchanges with every other rank */
@@ -75,19 +64,19 @@ typedef enum dt_comm_integrity {
 
 /* What carries the messages.
  *
- * DT_COMM_MPI uses the operations of the MPI library. It needs DT_WITH_MPI. If world_size is 0,
- * rank and world_size come from MPI; otherwise they must agree with MPI. If the application has not
- * initialised MPI, the first dt_comm_create does so. Destroying that comm then waits for all ranks
- * and finalises MPI, and must be the last call. There is no tree mode and no choice of algorithms.
- * An error cannot name a rank that posted no operation, or another one. All ranks get the same
- * bits; every run gives the same bits only if MPI's own results are reproducible. */
+ * DT_COMM_MPI: if world_size is 0, rank and world_size come from MPI; otherwise they must agree
+ * with MPI. If the application has not initialised MPI, the first dt_comm_create does so.
+ * Destroying that comm then waits for all ranks and finalises MPI, and must be the last call. There
+ * is no tree mode and no choice of algorithms. An error cannot name a rank that posted no
+ * operation, or another one. All ranks get the same bits; runs do only if MPI's results are
+ * reproducible. */
 typedef enum dt_comm_transport {
     DT_COMM_TCP, /* the default; see also dt_comm_desc.shared_memory */
     DT_COMM_MPI  /* the MPI library; needs DT_WITH_MPI */
 } dt_comm_transport;
 
-/* Whether ranks of one host exchange data through shared memory. No other process can open that
- * memory, and it disappears with the last of its ranks. */
+/* Whether ranks of one host exchange data through shared memory, which no other process can
+ * open. */
 typedef enum dt_comm_shared_memory {
     DT_COMM_SHARED_DEFAULT, /* where available (Linux), and if integrity is not TLS; else TCP */
     DT_COMM_SHARED_OFF,     /* this rank does not use it */
@@ -101,14 +90,13 @@ typedef struct dt_comm_link {
     uint64_t bytes_per_s; /* rate at which a rank sends and receives; 1000 to 10^12 */
 } dt_comm_link;
 
-/* {0} is a single process. Strings are copied. dt_comm_desc_from_env fills it under a launcher. */
+/* {0} is a single process. Strings are copied. */
 typedef struct dt_comm_desc {
     dt_allocator allocator; /* {0}: malloc */
     dt_logger logger;       /* {0}: silent. Called on your thread, during calls with this comm */
     int rank;               /* 0 to world_size - 1 */
     int world_size;         /* number of ranks, up to 65535; 0 = 1 */
-    /* Index among this host's ranks, and their number; 0, 0 = not known. They select a device, and
-     * let sums begin within the host. */
+    /* Index among this host's ranks, and their number; 0, 0 = not known. */
     int local_rank, local_size;
     /* "tcp://host:port", where rank 0 listens, or "file:///path" in a folder that all ranks share.
      * The file must be missing, empty or of an earlier job, else IO. Required for several ranks. */
@@ -121,8 +109,8 @@ typedef struct dt_comm_desc {
     dt_comm_transport transport;         /* 0 = DT_COMM_TCP; the same on all ranks */
     dt_comm_integrity integrity;         /* 0 = DT_COMM_CRC; the same on all ranks */
     dt_comm_shared_memory shared_memory; /* 0 = where available */
-    /* DT_COMM_TLS with certificates: set all four, or none to use .key. These are PEM files: the
-     * authority that issued all certificates, and this rank's certificate and private key. */
+    /* DT_COMM_TLS with certificates: set all four, or none to use .key. PEM files: the authority of
+     * all certificates, and this rank's certificate and private key. */
     char tls_ca[256], tls_certificate[256], tls_private_key[256];
     char tls_name[128];      /* the DNS name that each peer's certificate must have */
     char interfaces[128];    /* prefixes: "eth,ib" allows, "^docker" excludes; "" = any */
@@ -131,8 +119,7 @@ typedef struct dt_comm_desc {
     int chunk_bytes;         /* 0 = 256 KiB; 4 KiB to 8 MiB; the same on all ranks */
     int window; /* chunks in flight from a peer, 1 to 64; the same on all; 0 = by links' cost */
     char congestion[16]; /* TCP's congestion control: "reno", "cubic"; "" = the system's */
-    /* Chooses the default algorithms; rank 0's counts for all. {0}: measured while joining, which
-     * takes some milliseconds, or a few dozen latencies. */
+    /* Chooses the default algorithms; rank 0's counts for all. {0}: measured while joining. */
     dt_comm_link link;
     bool no_link;        /* no .link and no measurement: constants choose; rank 0's counts */
     int join_timeout_ms; /* how long to wait for all ranks; 0 = 300 s */
@@ -143,27 +130,25 @@ typedef struct dt_comm_desc {
     char error[256];     /* a mistake it found; dt_comm_create fails with it */
 } dt_comm_desc;
 
-/* Reads rank, world size, rendezvous and key from the launcher's environment variables. It looks
- * for them in this order: DTRAIN_RANK and its family, torchrun, Open MPI, PMIx, PMI, Slurm,
- * Kubernetes. Without any, this is a single process. Never fails: a mistake (an incomplete set, two
- * sets that disagree) is reported in .error.
+/* Reads rank, world size, rendezvous and key from the environment variables of a launcher. In this
+ * order: DTRAIN_RANK and its family, torchrun, Open MPI, PMIx, PMI, Slurm, Kubernetes. Without any,
+ * this is a single process. A mistake (an incomplete set, two sets that disagree) is reported in
+ * .error.
  * Threads: any, while no thread changes the environment. */
 DT_API dt_comm_desc dt_comm_desc_from_env(void);
 
 /* Joins the group; returns when all ranks have joined.
- * desc: NULL = a single process.
- * Ownership: yours; end it with dt_comm_destroy. On failure *out is a comm that is valid only for
- * dt_comm_error, and must be destroyed too; NULL if memory ran out.
+ * Ownership: yours. On failure *out is valid only for dt_comm_error, and must be destroyed too;
+ * NULL if memory ran out.
  * Errors: INVALID, MEMORY, IO (no connection), TIMEOUT (names the missing ranks), REFUSED (a wrong
  * key, another job, a rank that is taken), UNSUPPORTED, PEER_LOST (a rank failed while links were
  * measured).
- * Threads: any. It starts one thread of its own, with all signals blocked. */
+ * Threads: any. It starts one, with all signals blocked. */
 DT_API dt_result dt_comm_create(const dt_comm_desc *desc, dt_comm **out);
 
-/* Creates a group whose ranks are threads of this process. Ranks read each other's memory directly,
- * and a thread that waits does work for all of them.
- * desc: only allocator, logger and op_timeout_ms are used. The first two must be safe to call from
- * all these threads. NULL = {0}.
+/* Creates a group whose ranks are threads of this process.
+ * desc: only allocator, logger and op_timeout_ms are used. The first two are called from all these
+ * threads.
  * size: the number of ranks, 1 to 1024.
  * out: [size]; out[i] belongs to rank i. On failure all are NULL, except that out[0] holds the
  * error if it can. If `size` is wrong, only out[0] is written.
@@ -171,28 +156,25 @@ DT_API dt_result dt_comm_create(const dt_comm_desc *desc, dt_comm **out);
  * Threads: any. It starts none. */
 DT_API dt_result dt_comm_create_threads(const dt_comm_desc *desc, int size, dt_comm **out);
 
-/* Leaves and ends the group. NULL is allowed.
- *
- * Pending operations fail here and on the peers, so wait for them first. A completed operation is
- * never lost for a peer. Takes at most 2 s. Rank 0 leaves last: it waits for the other ranks, at
- * most silence_ms longer.
+/* Leaves and ends the group. Pending operations fail here and on the peers: wait for them first.
+ * Takes at most 2 s. Rank 0 waits for the other ranks, at most silence_ms longer.
  *
  * Destroy groups of dt_comm_group_create before their parent. A group that outlives its parent
  * returns DT_ERROR_REVOKED from every call, and still must be destroyed.
  *
- * In a child process of fork nothing happens: the group belongs to the parent process. */
+ * In a child process of fork nothing happens. */
 DT_API void dt_comm_destroy(dt_comm *comm);
 
-/* Returns the text of the latest failure of this comm, its parent or any of their groups. "" if
- * nothing has failed; a constant text for NULL. Valid until the next call with one of them. */
+/* Returns the text of the latest failure of this comm, its parent or any of their groups, or "".
+ * Valid until the next call with one of them. */
 DT_API const char *dt_comm_error(const dt_comm *comm);
-/* Returns this process's or thread's rank in the group; 0 for NULL. */
+/* Returns this rank. */
 DT_API int dt_comm_rank(const dt_comm *comm);
-/* Returns the number of ranks in the group; 0 for NULL. */
+/* Returns the number of ranks. */
 DT_API int dt_comm_size(const dt_comm *comm);
 
-/* Creates a group of some ranks of `parent`. This is a collective of the parent: all its ranks call
- * it with the same list. The group uses the parent's connections, and may itself be a parent.
+/* Creates a group of some ranks of `parent`. All ranks of the parent call it, with the same list.
+ * It may itself be a parent.
  * ranks: [count] ranks of the parent, in ascending order.
  * out: NULL on ranks that are not in the list.
  * Errors, with *out NULL on all ranks and the parent unchanged: INVALID (a wrong list), MISMATCH (a
@@ -200,8 +182,8 @@ DT_API int dt_comm_size(const dt_comm *comm);
  * those of an operation. */
 DT_API dt_result dt_comm_group_create(dt_comm *parent, const int *ranks, int count, dt_comm **out);
 
-/* One operation. `count` is in elements and may be 0. Buffers have these numbers of elements, where
- * size is the number of ranks; a rank ignores a buffer that it does not use:
+/* One operation. `count` may be 0. Buffers have these numbers of elements, where size is the number
+ * of ranks; a rank ignores a buffer that it does not use:
  *
  *   kind             in                       out
  *   send             count                    -
@@ -224,9 +206,9 @@ DT_API dt_result dt_comm_group_create(dt_comm *parent, const int *ranks, int cou
  * of 16-bit floats these buffers are float32, so that no partial sum is rounded. Then `in` and
  * `out` must differ. */
 typedef struct dt_comm_op {
-    dt_comm_kind kind;           /* which operation */
-    const void *in;              /* elements to send; see above; NULL if not used */
-    void *out;                   /* room for the result; see above; NULL if not used */
+    dt_comm_kind kind;           /* operation */
+    const void *in;              /* elements to send; see above */
+    void *out;                   /* for the result; see above */
     uint64_t count;              /* elements; see above */
     dt_dtype dtype;              /* of the elements; 0 = DT_F32 */
     dt_comm_reduction reduction; /* of reduce, all-reduce, reduce-scatter */
@@ -240,16 +222,15 @@ typedef struct dt_comm_work {
     uint64_t id; /* internal; 0 = not a handle */
 } dt_comm_work;
 
-/* Posts an operation and returns at once; dt_comm_run posts and waits. Its buffers are borrowed
- * until test, wait or cancel reports that it has finished. Until then do not touch them (of send:
- * do not write to them).
+/* Posts an operation and returns at once. Do not touch its buffers (of send: do not write to them)
+ * until test, wait or cancel reports that it has finished.
  * Errors, with nothing borrowed: INVALID, MEMORY, UNSUPPORTED, FORKED, REVOKED (the group had
- * already ended; the text says why). After INVALID, MEMORY or UNSUPPORTED nothing was posted: call
- * again with a correct operation, or destroy the comm. */
+ * already ended; the text says why). After INVALID, MEMORY or UNSUPPORTED call again with a correct
+ * operation, or destroy the comm. */
 DT_API dt_result dt_comm_begin(dt_comm *comm, const dt_comm_op *op, dt_comm_work *out);
 
-/* Checks without blocking whether an operation has finished; may do some of its work. If it has
- * finished, returns its result, and the handle ends.
+/* Checks without blocking whether an operation has finished. If so, returns its result, and the
+ * handle ends.
  * Errors: those of dt_comm_wait; after INVALID and FORKED *finished is false. */
 DT_API dt_result dt_comm_test(dt_comm *comm, dt_comm_work work, bool *finished);
 
@@ -267,21 +248,20 @@ DT_API dt_result dt_comm_test(dt_comm *comm, dt_comm_work work, bool *finished);
  * child process of fork). */
 DT_API dt_result dt_comm_wait(dt_comm *comm, dt_comm_work work, int timeout_ms);
 
-/* Cancels an operation; the handle ends and its buffers are yours again. DT_OK if it had finished.
- * Otherwise all groups end on all ranks, with a DT_ERROR_CANCELLED that names this rank. Other
- * ranks may be in the middle of the operation.
+/* Cancels an operation; the handle ends. DT_OK if it had finished. Otherwise all groups end on all
+ * ranks, with a DT_ERROR_CANCELLED that names this rank.
  * Errors: also those of dt_comm_wait. */
 DT_API dt_result dt_comm_cancel(dt_comm *comm, dt_comm_work work);
 
-/* The functions from here to dt_comm_barrier post one operation and wait for it. Buffers are as in
- * dt_comm_op. Errors: those of dt_comm_begin and dt_comm_wait. */
+/* The functions from here to dt_comm_barrier post one operation and wait for it. Errors: those of
+ * dt_comm_begin and dt_comm_wait. */
 
 /* Runs any operation, with all its options. */
 DT_API dt_result dt_comm_run(dt_comm *comm, const dt_comm_op *op);
-/* Sends to rank `to`, which calls dt_comm_recv. */
+/* Sends to rank `to`. */
 DT_API dt_result dt_comm_send(dt_comm *comm, const void *in, uint64_t count, dt_dtype dtype,
                               int to);
-/* Receives from rank `from`, which calls dt_comm_send. */
+/* Receives from rank `from`. */
 DT_API dt_result dt_comm_recv(dt_comm *comm, void *out, uint64_t count, dt_dtype dtype, int from);
 /* Copies the root's `data` to the `data` of all other ranks. */
 DT_API dt_result dt_comm_broadcast(dt_comm *comm, void *data, uint64_t count, dt_dtype dtype,
@@ -289,11 +269,10 @@ DT_API dt_result dt_comm_broadcast(dt_comm *comm, void *data, uint64_t count, dt
 /* Reduces `in` of all ranks to `out` of the root. */
 DT_API dt_result dt_comm_reduce(dt_comm *comm, const void *in, void *out, uint64_t count,
                                 dt_dtype dtype, dt_comm_reduction reduction, int root);
-/* Reduces `in` of all ranks to `out` of every rank: sums gradients, for example. */
+/* Reduces `in` of all ranks to `out` of every rank. */
 DT_API dt_result dt_comm_all_reduce(dt_comm *comm, const void *in, void *out, uint64_t count,
                                     dt_dtype dtype, dt_comm_reduction reduction);
-/* Collects `in` of all ranks in `out` of the root, in the order of ranks. dt_gather is unrelated:
- * it picks elements of a tensor. */
+/* Collects `in` of all ranks in `out` of the root, in the order of ranks. */
 DT_API dt_result dt_comm_gather(dt_comm *comm, const void *in, void *out, uint64_t count,
                                 dt_dtype dtype, int root);
 /* Collects `in` of all ranks in `out` of every rank, in the order of ranks. */
@@ -311,7 +290,7 @@ DT_API dt_result dt_comm_all_to_all(dt_comm *comm, const void *in, void *out, ui
 /* Waits until all ranks have called it. */
 DT_API dt_result dt_comm_barrier(dt_comm *comm);
 
-/* Consecutive leaves of the tree: those from first to first + count - 1. */
+/* Consecutive leaves of the tree. */
 typedef struct dt_comm_span {
     uint32_t first, count; /* the first leaf; the number of leaves */
 } dt_comm_span;
@@ -323,25 +302,24 @@ typedef struct dt_comm_span {
  * buffers: gets the number of buffers that `in` has here in tree mode, at most 64; may be NULL.
  * spans: spans[i] gets the leaves whose sum buffer i is, added as in that tree; may be NULL.
  * Errors, on all ranks, with the leaves unchanged and the rank named: INVALID (a gap, or a pending
- * operation of this comm on some rank: wait first), MISMATCH (another total). Also those of an
- * operation. */
+ * operation of this comm), MISMATCH (another total). Also those of an operation. */
 DT_API dt_result dt_comm_set_leaves(dt_comm *comm, uint32_t first, uint32_t count, uint32_t total,
                                     int *buffers, dt_comm_span spans[64]);
 
-/* Counters and memory of a comm. */
+/* Counters and memory. */
 typedef struct dt_comm_info {
     uint64_t operations;                                 /* operations that have finished */
     uint64_t bytes_sent, bytes_received;                 /* on the wire, with headers */
     uint64_t payload_bytes_sent, payload_bytes_received; /* bytes, without headers */
-    uint64_t resets; /* connections that broke and were restored, as seen by this rank */
+    uint64_t resets;                                     /* broken connections that were restored */
     /* With all its groups. Ranks that are threads of one process share some memory. */
     uint64_t host_bytes, host_alloc_calls;
     uint64_t scratch_bytes; /* part of host_bytes, for pending operations */
-    /* Between hosts, and within a host; equal if hosts are not known, or .link was given. The same
-     * numbers on all ranks. {0}: constants choose algorithms. */
+    /* Between hosts, and within a host; equal if hosts are not known, or .link was given. {0}:
+     * constants choose algorithms. */
     dt_comm_link link, local_link;
     bool link_measured; /* the links were measured */
     int window;         /* chunks in flight from a peer */
 } dt_comm_info;
-/* Returns counters and memory; all 0 for NULL. */
+/* Describes a comm. */
 DT_API void dt_comm_get_info(const dt_comm *comm, dt_comm_info *info);
