@@ -1,17 +1,13 @@
-/* ---- Fit: epochs, validation, stopping, the best weights ----------------------------------------
+/* ---- Fit: epochs, validation, stopping, the best weights
  *
- * dt_trainer_fit is the training loop that programs otherwise write around dt_trainer_step. It runs
- * epochs and validation, stops early, keeps the best weights, writes checkpoints and resumes from
- * them. It prints nothing. Callbacks see every step, epoch and validation; dt_progress_show is a
- * callback that shows a bar.
+ * dt_trainer_fit is a training loop. It runs epochs and validation, stops early, keeps the best
+ * weights, writes checkpoints and resumes from them. It prints nothing.
  *
  * Several ranks: all ranks call dt_trainer_fit with the same settings and stop at the same step.
- * Decisions depend only on reports, which are the same on all ranks. Requests of callbacks are
- * agreed on after each step, so ranks may have different callbacks.
+ * Ranks may have different callbacks: their requests are agreed on after each step.
  *
- * DT_TRAIN_LOCAL: ranks agree only at the end of a round. A callback's request and .steps take
- * effect there. An error of one rank within a round ends the job. Within a round .last holds what
- * dt_trainer_step reports there.
+ * DT_TRAIN_LOCAL: a callback's request and .steps take effect at the end of a round. An error of
+ * one rank within a round ends the job.
  *
  * Threads: the context's; callbacks run on the thread that called dt_trainer_fit. */
 
@@ -36,12 +32,10 @@ typedef enum dt_fit_stop {
 
 /* The state of training, as a callback sees it. All members but .stop are read only.
  *
- * A callback may set .stop to DT_FIT_STOP_CALLBACK: then no rank starts a further step.
- *
  * A callback may call dt_trainer_set_lr (with the same rate on all ranks), dt_trainer_evaluate,
- * _predict, _checkpoint, _save, dt_trainer_store, and functions that do not use the trainer. BUSY
- * for this trainer: dt_trainer_step, _epoch, _wait, _fit, _load, _resume and dt_lr_find. Destroying
- * the trainer, its graph, context, comm, data or a callback's object does nothing.
+ * _predict, _checkpoint, _save, dt_trainer_store, and functions that do not use the trainer. BUSY:
+ * dt_trainer_step, _epoch, _wait, _fit, _load, _resume, dt_lr_find. Destroying the trainer, its
+ * graph, context, comm, data or a callback's object does nothing.
  *
  * .in_flight = 2 on a GPU: the next step has already started, and it uses the old learning rate.
  * At an epoch's end and before a checkpoint no step may be in flight. There one call, with .last,
@@ -49,7 +43,8 @@ typedef enum dt_fit_stop {
 typedef struct dt_fit_state {
     dt_trainer *trainer;    /* the one that is trained */
     dt_fit_event event;     /* why the callback is called */
-    dt_fit_stop stop;       /* DT_FIT_STOP_NONE; a callback may set DT_FIT_STOP_CALLBACK */
+    dt_fit_stop stop;       /* a callback may set DT_FIT_STOP_CALLBACK: no rank then starts a
+                             * step */
     uint64_t epoch, epochs; /* completed since training began; at the end (dt_fit_desc.epochs) */
     uint64_t step, steps;   /* committed since then; at the end, by .epochs and .steps */
     uint64_t epoch_steps;   /* steps of a full epoch */
@@ -71,32 +66,27 @@ typedef struct dt_fit_state {
 } dt_fit_state;
 
 /* Sees the state of a fit, and may stop it. A result other than DT_OK ends the fit on all ranks.
- * dt_trainer_fit returns that result on this rank, and dt_ctx_error() names the callback, its
- * result and the step. If a call on this context failed with the same result within the callback,
- * the text of that call stays. */
+ * dt_trainer_fit returns it on this rank. dt_ctx_error() names the callback and the step, or has
+ * the text of the callback's own call that failed so. */
 typedef dt_result dt_fit_fn(void *user, dt_fit_state *state);
 typedef struct dt_callback {
     dt_fit_fn *call; /* called at each dt_fit_event; NULL ends the list */
     void *user;      /* passed to it */
 } dt_callback;
 
-/* The watched value. It comes from each validation, or from each epoch's training if there is no
- * validation. A DT_SCHEDULE_PLATEAU phase of the optimizer's schedule gets it too.
- *
- * A value that is NaN, infinite or without targets counts as not better, also for .patience. It has
- * no targets if no step ran or all targets are ignored. The log names the value, its epoch and the
- * op, or says that no target counts. Training continues. */
+/* The watched value, of each validation, or of each epoch's training without one. A
+ * DT_SCHEDULE_PLATEAU phase gets it too. A value that is NaN, infinite or without targets (no step
+ * ran, or all are ignored) counts as not better. The log names it. */
 typedef struct dt_watch {
     const char *metric; /* name of a metric or loss term (dt_trainer_desc.metrics); NULL = "loss" */
     bool maximize;      /* larger is better; false for a loss */
     double min_delta;   /* an improvement of at most this does not count; not negative */
     int patience; /* stop after this number of watched values without a better one; 0 = never */
-    /* Restore the best weights at the end, in all replicas; the optimizer's moments stay. Keeps a
-     * copy of the parameters on the host. Cannot be combined with dt_trainer_desc.averaged. Of
-     * errors only .max_skips restores them. */
+    /* Restore the best weights at the end, also after .max_skips, but after no other error. Moments
+     * stay. Keeps a copy of the parameters on the host. Not with dt_trainer_desc.averaged. */
     bool restore_best;
-    /* A safetensors file of the best weights, written by rank 0; NULL = no file. If it cannot be
-     * written, that is an error before the first step; later it ends the fit with IO. */
+    /* A safetensors file of the best weights, written by rank 0; NULL = no file. IO if it cannot be
+     * written, also before the first step. */
     const char *save;
 } dt_watch;
 
@@ -104,23 +94,21 @@ typedef struct dt_watch {
  *
  * Resuming: needs dt_trainer_desc.checkpoint.folder. If the trainer has made no step, the fit first
  * loads the newest checkpoint of that folder. It writes one at the end of each epoch, where a
- * callback stops it, and every .checkpoint.every_steps. A checkpoint holds the state of .watch: the
- * best value, its step, the values since then, and with .restore_best its weights. So an
- * interrupted fit stops where it would have stopped, with the same bits.
- *
- * The state of .watch starts again if .watch.metric or .maximize changed, and with .no_resume,
- * whatever was loaded. After dt_trainer_resume or _load by the program it continues, but without
- * the best weights. */
+ * callback stops it, and every .checkpoint.every_steps. A checkpoint holds the state of .watch, and
+ * with .restore_best the best weights. So an interrupted fit stops where it would have stopped,
+ * with the same bits. The state of .watch starts again if .watch.metric or .maximize changed, and
+ * with .no_resume. After dt_trainer_resume or _load by the program it continues, but without the
+ * best weights. */
 typedef struct dt_fit_desc {
-    uint64_t epochs; /* since training began, so a resumed fit does the rest; 0 = no limit */
-    uint64_t steps;  /* likewise, in steps; 0 = no limit. At least one limit is required */
+    uint64_t epochs;              /* since training began; 0 = no limit */
+    uint64_t steps;               /* likewise, in steps. At least one limit is required */
     const dt_dataset *validation; /* NULL = none; its columns are checked before the first step */
     int validation_batch;         /* as `batch` of dt_trainer_evaluate */
     /* Validate every this number of steps; 0 = at ends of epochs. Not with DT_TRAIN_LOCAL. */
     uint64_t validation_steps;
     uint64_t validation_epochs; /* every this number of epochs; 0 = 1; not with .validation_steps */
-    dt_watch watch;             /* the value that decides which weights are best; {0}: the loss */
-    bool no_resume;             /* do not load a checkpoint, and start .watch again */
+    dt_watch watch;             /* {0}: the loss */
+    bool no_resume;             /* see above */
     uint64_t max_skips;         /* NUMERIC after this number of skipped steps in a row; 0 = 8 */
     dt_callback callbacks[DT_MAX_CALLBACKS]; /* called in order, up to the first without .call */
 } dt_fit_desc;
@@ -135,7 +123,7 @@ typedef struct dt_history_entry {
     bool better;                                             /* the best watched value so far */
 } dt_history_entry;
 
-/* The history of a fit. Ownership: the caller's; dt_history_destroy frees it. */
+/* The history of a fit. */
 typedef struct dt_history {
     dt_ctx *ctx;                       /* has the memory */
     dt_history_entry *entries;         /* [count] */
@@ -150,29 +138,24 @@ typedef struct dt_history {
     char checkpoint_error[DT_MAX_REASON_BYTES]; /* why the newest of them failed */
 } dt_history;
 
-/* Trains a model until an end of desc, a callback or an error stops it. For a loop of your own:
- * dt_trainer_epoch or dt_trainer_step.
+/* Trains a model until an end of desc, a callback or an error stops it.
  *
  * history: may be NULL. It is filled in whatever the result; after every error .stop is
  * DT_FIT_STOP_FAILED. Ownership: the caller's, to be freed with dt_history_destroy.
  *
- * Memory: while it runs it allocates only entries of the history and what each validation needs.
+ * A NaN or infinity in training skips the step; see .max_skips. If no watched value was finite, the
+ * result is DT_OK, with a warning in the log and in dt_ctx_error().
  *
- * A NaN or infinity in training skips the step; see .max_skips. In a validation it counts as not
- * better; see dt_watch. If no watched value was finite, the result is DT_OK, with a warning in the
- * log and in dt_ctx_error().
+ * A checkpoint that fails after the first step is an error in the log, and training continues.
  *
- * Checkpoints: a folder without checkpoints is allowed. A checkpoint that fails later is an error
- * in the log; the history and callbacks count it, and training continues.
- *
- * If all steps are already done, the result is DT_OK with an empty history, and the log says so.
+ * If all steps are already done, the result is DT_OK with an empty history.
  *
  * Errors: INVALID (neither epochs nor steps; a .watch.metric that does not exist; without .epochs,
  * an epoch of which .skip_empty left out every step), NUMERIC (.max_skips), IO (.checkpoint.folder
  * or .watch.save cannot be written and steps remain), and what a callback returned. Also those of
  * dt_trainer_step, dt_trainer_evaluate (except NUMERIC), dt_trainer_resume and dt_store_save. */
 DT_API dt_result dt_trainer_fit(dt_trainer *trainer, const dt_fit_desc *desc, dt_history *history);
-/* Frees the entries and clears the struct. NULL is allowed. */
+/* Frees the entries and clears the struct. */
 DT_API void dt_history_destroy(dt_history *history);
 
 /* Computes a tensor for all rows of a dataset, as dt_trainer_evaluate does, and writes it to out.
@@ -181,18 +164,16 @@ DT_API void dt_history_destroy(dt_history *history);
  * output: a tensor of the trainer's graph with samples, f32 or i32.
  * batch: samples of a replica at a time; 0 = as in training.
  * out: [data->rows, shape of a sample] in the tensor's type; bytes: its exact size.
- * Its programs and buffers exist only during the call.
- * Errors: INVALID (bytes is not the size of out; a tensor without samples, or of another graph;
- * with several replicas, a tensor made after the trainer; an input without a column), UNSUPPORTED
- * (another type), those of dt_trainer_evaluate. */
+ * Errors: INVALID (bytes; a tensor without samples, or of another graph; with several replicas, a
+ * tensor made after the trainer; an input without a column), UNSUPPORTED (another type), those of
+ * dt_trainer_evaluate. */
 DT_API dt_result dt_trainer_predict(dt_trainer *trainer, const dt_dataset *data, dt_tensor output,
                                     int batch, void *out, size_t bytes);
 
-/* ---- Learning-rate range test -------------------------------------------------------------------
+/* ---- Learning-rate range test
  *
- * dt_lr_find, called so in fastai and Lightning, makes steps at rates that grow geometrically from
- * .min to .max. Its curve shows where the loss falls fastest and where training diverges (Smith
- * 2017). Afterwards weights, moments, counts and the order of samples are as before. */
+ * dt_lr_find makes steps at rates that grow geometrically from .min to .max (Smith 2017).
+ * Afterwards weights, moments, counts and the order of samples are as before. */
 
 typedef struct dt_lr_find_desc {
     double min, max;  /* 0 = 1e-7 and 10; 0 < min < max */
@@ -215,29 +196,25 @@ typedef struct dt_lr_curve {
     double suggestion;   /* the rate where .smooth falls fastest; 0 = it falls nowhere */
 } dt_lr_curve;
 
-/* Runs a learning-rate range test. All ranks call it with the same settings, and get the same curve
- * and suggestion. It does not use the optimizer's own schedule.
- * desc: NULL = {0}. curve: the caller's, to be freed with dt_lr_curve_destroy.
+/* Runs a learning-rate range test. All ranks call it with the same settings, and get the same
+ * curve. The optimizer's own schedule is not used.
+ * curve: the caller's, to be freed with dt_lr_curve_destroy.
  *
- * .file stays if the job is lost, or if the state cannot be read back (MEMORY, IO). The error says
- * so, and dt_trainer_load restores the state from the file.
+ * .file stays if the job is lost, or if the state cannot be read back (MEMORY, IO). dt_trainer_load
+ * restores the state from it.
  *
- * Errors, with *curve empty and the state as before, except after a lost job: INVALID (NULL; a
- * setting out of range; .file exists and is not empty; a server's worker), UNSUPPORTED
- * (DT_TRAIN_LOCAL), IO (.file), those of dt_trainer_step except a NaN, which ends the test. */
+ * Errors, with *curve empty and the state as before, except after a lost job: INVALID (a setting
+ * out of range; .file exists and is not empty; a server's worker), UNSUPPORTED (DT_TRAIN_LOCAL), IO
+ * (.file), those of dt_trainer_step except a NaN, which ends the test. */
 DT_API dt_result dt_lr_find(dt_trainer *trainer, const dt_lr_find_desc *desc, dt_lr_curve *curve);
-/* Frees the points and clears the struct. NULL is allowed. */
+/* Frees the points and clears the struct. */
 DT_API void dt_lr_curve_destroy(dt_lr_curve *curve);
 
-/* ---- Progress bar -------------------------------------------------------------------------------
+/* ---- Progress bar
  *
  * A callback for dt_fit_desc.callbacks: {dt_progress_show, &progress}. On a terminal it rewrites
- * one line as steps end. In a file or pipe each epoch has a line, without escape codes. So has the
- * end of training within an epoch. Ranks other than 0 print nothing.
- *
- * The line has the learning rate ("  lr 0.001"). Where there are any, it also has the steps skipped
- * for a NaN and the failed checkpoints: "  2 skipped  1 checkpoint failed". The end reports why the
- * newest checkpoint failed. */
+ * one line as steps end. In a file or pipe each epoch has a line. Ranks other than 0 print nothing.
+ * The line also has the steps skipped for a NaN and the failed checkpoints, if any. */
 
 typedef struct dt_progress {
     void *file;             /* a FILE *; NULL = stdout */
@@ -249,21 +226,20 @@ typedef struct dt_progress {
 } dt_progress;
 
 /* Shows the progress of a fit. It ignores errors of writing.
- * Errors: INVALID (NULL, also as .user of the callback; a state not made by dt_trainer_fit). */
+ * Errors: INVALID (a state not made by dt_trainer_fit). */
 DT_API dt_result dt_progress_show(void *progress, dt_fit_state *state);
 
-/* ---- Model summary --------------------------------------------------------------------------- */
+/* ---- Model summary */
 
 typedef enum dt_summary_format {
     DT_SUMMARY_TEXT, /* lines with aligned columns */
     DT_SUMMARY_JSON  /* one object */
 } dt_summary_format;
 
-/* Writes a table of the ops that `output` is computed from, in order. A row has layer, op,
- * number of parameters; and for one sample shape, bytes of the result and multiply-adds. Totals
- * follow, with trained and untrained parameters apart.
+/* Writes a table of the ops that `output` is computed from, and totals. A row has layer, op, number
+ * of parameters; and for one sample shape, bytes of the result and multiply-adds.
  * out, size: as for snprintf: at most `size` bytes with the closing 0.
- * needed: the length of the complete text, without the closing 0; may be NULL.
+ * needed: the length of the text, without the closing 0; may be NULL.
  * Errors: INVALID (a nil tensor; out NULL with a size), MEMORY. */
 DT_API dt_result dt_summary(dt_tensor output, dt_summary_format format, char *out, size_t size,
                             size_t *needed);

@@ -1,16 +1,13 @@
-/* ---- Logs of a run: CSV, JSON lines, TensorBoard's event files ----------------------------------
+/* ---- Logs of a run: CSV, JSON lines, TensorBoard's event files
  *
- * A dt_run_log is a folder of files that other programs draw curves from:
+ * A dt_run_log is a folder of files:
  *
  *     scalars.csv                     seconds,step,name,value: a line for each number
  *     scalars.jsonl                   the same as JSON, a line for each number or text
  *     events.out.tfevents.TIME.PID    for `tensorboard --logdir`
  *
- * dt_run_log_fit logs a dt_trainer_fit. The other functions log values of your own. The first write
- * creates a file. A run that is resumed in the same folder appends to it.
- *
- * A full disk: a line or record that cannot be written completely is removed, and the log is
- * closed. So viewers can open the files.
+ * The first write creates a file. A run that is resumed in the same folder appends to it. A line or
+ * record that cannot be written completely is removed, and the log is closed.
  *
  * Threads: the context's. Of several ranks only one may write to a folder. */
 
@@ -30,22 +27,19 @@ typedef struct dt_hparam {
 } dt_hparam;
 
 /* Opens a log. It creates the folder and checks that files can be created in it.
- * desc: required. It is not kept.
- * Ownership: *out is yours. Destroy it before the context.
- * Errors, with *out NULL: INVALID (NULL, no folder, negative steps), IO (the folder cannot be
- * created or written to), UNSUPPORTED (POSIX is hidden, so there are no folders), MEMORY. */
+ * Errors: INVALID, IO (the folder cannot be created or written to), UNSUPPORTED (POSIX is hidden,
+ * so there are no folders), MEMORY. */
 DT_API dt_result dt_run_log_create(dt_ctx *ctx, const dt_run_log_desc *desc, dt_run_log **out);
-/* Closes the files. NULL is allowed. */
+/* Closes the files. */
 DT_API void dt_run_log_destroy(dt_run_log *log);
 
 /* Writes a number. It and the functions below write one point called `name` at `step`.
  * name: viewers group names by the part before a '/'.
- * Errors: INVALID (NULL, a name that is empty, not UTF-8 or has control characters), MEMORY, IO (no
- * file has a trace of this call, and all later calls return IO at once). */
+ * Errors: INVALID (a name that is empty, not UTF-8 or has control characters), MEMORY, IO (no file
+ * has a trace of this call, and later calls return IO). */
 DT_API dt_result dt_run_log_scalar(dt_run_log *log, const char *name, uint64_t step, double value);
 /* Writes a text to JSON lines and TensorBoard, which shows it as Markdown.
- * text: UTF-8.
- * Errors: as dt_run_log_scalar; INVALID also if the text is not UTF-8. */
+ * text: UTF-8. Errors: as dt_run_log_scalar. */
 DT_API dt_result dt_run_log_text(dt_run_log *log, const char *name, uint64_t step,
                                  const char *text);
 /* Writes the distribution of `count` values to TensorBoard only, in 64 bins of equal width. NaN and
@@ -56,13 +50,13 @@ DT_API dt_result dt_run_log_histogram(dt_run_log *log, const char *name, uint64_
  * pixels: bytes, [height, width, channels].
  * width, height: 1 to 16384 pixels.
  * channels: 1 (grey), 3 (RGB) or 4 (RGBA).
- * Errors: as dt_run_log_scalar; INVALID also for another size or number of channels. */
+ * Errors: as dt_run_log_scalar. */
 DT_API dt_result dt_run_log_image(dt_run_log *log, const char *name, uint64_t step,
                                   const uint8_t *pixels, int width, int height, int channels);
 /* Writes the settings of the run, once, for TensorBoard's table of runs. In JSON lines they are
  * named "hparams/NAME".
  * metric: name of the scalar to compare runs by. NULL = none.
- * Errors: as dt_run_log_scalar; INVALID also for a negative count, or a text that is not UTF-8. */
+ * Errors: as dt_run_log_scalar. */
 DT_API dt_result dt_run_log_hparams(dt_run_log *log, const dt_hparam *params, int count,
                                     const char *metric);
 /* Marks that a run resumes from `step`, in a folder that has later points of an earlier run.
@@ -79,12 +73,11 @@ DT_API dt_result dt_run_log_restart(dt_run_log *log, uint64_t step);
  *     if the fit resumed         dt_run_log_restart
  *
  * Workers of a dt_server have no train/lr. Ranks other than 0 write nothing. A log that cannot be
- * written does not stop training. It is one error in the context's log.
- * Errors: INVALID (NULL, a state that is not from dt_trainer_fit). */
+ * written is one error in the context's log; training continues. */
 DT_API dt_result dt_run_log_fit(void *run_log, dt_fit_state *state);
 
-/* Writes a picture as an uncompressed PNG file. The file appears completely or not at all.
+/* Writes a picture as an uncompressed PNG file.
  * pixels, width, height, channels: as dt_run_log_image.
- * Errors: INVALID (NULL, sizes), IO, MEMORY. */
+ * Errors: INVALID (sizes), IO, MEMORY. */
 DT_API dt_result dt_png_save(dt_ctx *ctx, const char *path, const uint8_t *pixels, int width,
                              int height, int channels);

@@ -1,12 +1,8 @@
-/* ---- Profiles: where the time of a step goes ----------------------------------------------------
+/* ---- Profiles: where the time of a step goes
  *
- * A dt_profile collects events with their times. dt_profile_save writes them as a Chrome trace
- * (JSON). https://ui.perfetto.dev and chrome://tracing open it. dt_profile_run profiles one step,
- * launch by launch. dt_profile_fit profiles whole steps of dt_trainer_fit. Nothing is measured in
- * other steps, so they are not slower.
- *
- * In the trace a process is a rank, and a thread is a device. Each rank saves a file of its own. A
- * viewer can open several files together.
+ * dt_profile_save writes a Chrome trace (JSON). https://ui.perfetto.dev and chrome://tracing open
+ * it. In it a process is a rank, and a thread is a device. Each rank saves a file of its own. A
+ * viewer can open several together.
  *
  * Threads: the context's. */
 
@@ -17,32 +13,24 @@ typedef struct dt_profile_desc {
     int steps; /* dt_profile_fit: number of steps to record, from the first on; 0 = 100 */
 } dt_profile_desc;
 
-/* Creates a profile.
- * desc: NULL = {0}.
- * Ownership: *out is yours. Destroy it before the context.
- * Errors, with *out NULL: INVALID (NULL, negative numbers), MEMORY. */
+/* Creates a profile. Errors: INVALID, MEMORY. */
 DT_API dt_result dt_profile_create(dt_ctx *ctx, const dt_profile_desc *desc, dt_profile **out);
-/* Frees a profile. NULL is allowed. */
+/* Frees a profile. */
 DT_API void dt_profile_destroy(dt_profile *profile);
 
-/* Does the same as dt_program_run, and records each launch. The bits are the same. It is slower,
- * because launches do not overlap. An event has the op, the tensor and the kernel. It has the bytes
- * of all values that the kernel binds, and the operations that the kernel claims. A long launch is
- * several events.
+/* Does the same as dt_program_run, and records each launch; they do not overlap. An event has the
+ * op, the tensor, the kernel, the bytes of all values that it binds, and its operations. A long
+ * launch is several events.
  *
- * Times: the device's; on Vulkan its timestamps. A device without timestamps gives one event for
- * each segment of the step that was submitted.
- *
- * The first steps of a program compile and warm up. Profile a later one.
+ * Times are the device's. A Vulkan device without timestamps gives one event for each segment. The
+ * first steps of a program warm up: profile a later one.
  * Errors: as dt_program_run; MEMORY. */
 DT_API dt_result dt_profile_run(dt_profile *profile, dt_program *program, const dt_step_desc *step,
                                 dt_report *report);
 /* Records the steps of dt_trainer_fit. Put {dt_profile_fit, profile} into dt_fit_desc.callbacks.
- * Each step is an event. It contains two waits of the rank: for samples, and after its own work for
- * sums from other ranks.
- * Errors: INVALID (NULL, a state that is not from dt_trainer_fit). */
+ * Each step is an event. It contains two waits of the rank: for samples, and for sums from other
+ * ranks. */
 DT_API dt_result dt_profile_fit(void *profile, dt_fit_state *state);
 
-/* Writes all events so far. The file appears completely or not at all.
- * Errors: INVALID (NULL), IO, MEMORY (also if an earlier event was lost because memory ran out). */
+/* Writes all events so far. Errors: IO, MEMORY (also if it ran out for an earlier event). */
 DT_API dt_result dt_profile_save(const dt_profile *profile, const char *path);

@@ -1,4 +1,4 @@
-/* ---- Learning-rate schedules: dt_optim_desc.schedule --------------------------------------------
+/* ---- Learning-rate schedules: dt_optim_desc.schedule
  *
  * A schedule is one phase or several in a row, as in PyTorch's SequentialLR. Each phase counts its
  * own steps, n = 0, 1, ..., and starts from dt_optim_desc.lr:
@@ -6,16 +6,10 @@
  *     .schedule = {{.kind = DT_SCHEDULE_LINEAR, .steps = 500, .start = 0.01},
  *                  {.kind = DT_SCHEDULE_COSINE, .period = 9500}}
  *
- * Lengths are steps of the optimizer. In a trainer a phase may have a length in epochs. An epoch is
- * dt_trainer_info.epoch_steps steps, the number of batches of its data:
- *
- *     .schedule = {{.kind = DT_SCHEDULE_LINEAR, .epochs = 0.5, .start = 0.01},
- *                  {.kind = DT_SCHEDULE_COSINE, .epochs = 29.5}}
- *
- * The rate depends only on the number of the step. So it is the same on all ranks and after a
- * resume. Steps that .skip_empty skips do not count. After the last phase the rate is .lr.
- * dt_step_desc.lr and dt_trainer_set_lr override the schedule. A parameter group multiplies the
- * rate by its lr_scale. */
+ * Lengths are steps of the optimizer; in a trainer also epochs, of dt_trainer_info.epoch_steps
+ * steps. The rate depends only on the number of the step. Steps that .skip_empty skips do not
+ * count. After the last phase the rate is .lr. dt_step_desc.lr and dt_trainer_set_lr override the
+ * schedule. */
 
 /* The rate of step n of a phase. lr: dt_optim_desc.lr; T: .period. Comments name PyTorch's
  * class. */
@@ -40,19 +34,18 @@ typedef enum dt_schedule_kind {
     DT_SCHEDULE_WSD,
     DT_SCHEDULE_INVERSE_SQRT, /* 0 to lr in .warmup steps, then lr * sqrt(warmup / n) */
     /* ReduceLROnPlateau: lr * gamma, each time that more than .patience values of
-     * dt_trainer_report_metric in a row were not better than the best. Use it as the last phase. In
-     * a program without a trainer it is a constant. */
+     * dt_trainer_report_metric in a row were not better. The last phase. Without a trainer a
+     * constant. */
     DT_SCHEDULE_PLATEAU,
     DT_SCHEDULE_CALLBACK /* LambdaLR: lr * rate(user, n) */
 } dt_schedule_kind;
 
-/* A phase. In each member 0 means the default, and DT_ZERO means 0. */
+/* A phase. */
 typedef struct dt_schedule {
     dt_schedule_kind kind; /* 0 = DT_SCHEDULE_DEFAULT */
     uint64_t steps;        /* length of the phase; 0 = without end, for the last phase */
-    /* Length in epochs, in place of .steps, only in a trainer. 0.5: half an epoch. INFINITY:
-     * without end. Rounded to steps, at least one. .period, .warmup, .decay and .milestones are
-     * epochs then. */
+    /* Length in epochs, only in a trainer. INFINITY: without end. Rounded to steps, at least one.
+     * .period, .warmup, .decay and .milestones are epochs then. */
     double epochs;
     /* T. 0 = the phase's length for LINEAR, GEOMETRIC, POLYNOMIAL, COSINE, ONE_CYCLE and WSD. STEP
      * and COSINE_RESTARTS require it. */
