@@ -1,11 +1,7 @@
-/* ---- Augmentation: random changes of samples, on the loader's threads --------------------------
+/* ---- Augmentation: random changes of samples, on the loader's threads
  *
- * dt_dataset.augment points to a description. The loader applies it to each sample after it copied
- * the columns and called dt_dataset.sample. A description of zeros changes nothing.
- *
- *     dt_augment_desc more = {.crop_padding = 4, .flip = 0.5, .mean = {0.5f},
- *                             .std = {0.25f}, .cutout = 8};
- *     job.data.augment = &more;
+ * The loader applies dt_dataset.augment to each sample after it copied the columns and called
+ * dt_dataset.sample. {0} changes nothing.
  *
  * Order: shift and crop, flips, rotation, brightness, contrast, saturation, noise, normalisation,
  * cutout, mixup or cutmix.
@@ -15,9 +11,8 @@
  *
  * Validation sets: give them a description of their own, with the normalisation only.
  *
- * Random numbers depend only on seed, epoch and row of the data. With dt_dataset.weights a row may
- * occur twice in an epoch: then on seed, step and position in the batch. Threads, replicas, ranks
- * and a resumed job therefore make the same samples. */
+ * Random numbers depend only on seed, epoch and row of the data; with dt_dataset.weights on seed,
+ * step and position in the batch. */
 
 #define DT_AUGMENT_CHANNELS 4
 
@@ -29,16 +24,14 @@ typedef struct dt_augment_desc {
     /* Probability of a mirror image, left-right or upside down; 0 to 1. */
     double flip, flip_vertical;
     double rotate; /* rotate by up to this many degrees either way; bilinear; 0 to 180 */
-    /* Color jitter: random factors from [1 - x, 1 + x], at least 0. They scale values, distances to
-     * the mean grey, and distances to the pixel's grey (3 channels). Results are clamped to
-     * [0, 1]. */
+    /* Random factors from [1 - x, 1 + x], at least 0. They scale values, distances to the mean
+     * grey, and to the pixel's grey (3 channels). Results are clamped to [0, 1]. */
     double brightness, contrast, saturation;
     double noise; /* standard deviation of added normal noise */
     /* Normalisation by channel: (value - mean) / std. A std of 0 = 1. If only the first is set, it
      * is used for all channels. */
     float mean[DT_AUGMENT_CHANNELS], std[DT_AUGMENT_CHANNELS];
-    /* Set a square of this side to 0 (DeVries and Taylor, 2017). Its middle is a random pixel, so
-     * part of it may be outside. */
+    /* Set a square of this side around a random pixel to 0 (DeVries and Taylor, 2017). */
     int cutout;
     /* Mix in another random row: all of it (Zhang et al., 2017), or a box of it (Yun et al., 2019).
      * Targets are mixed in the same share, from Beta(alpha, alpha). 0 = off; both set: half

@@ -1,14 +1,12 @@
-/* ---- Pictures: PNG and JPEG files, and folders of them ------------------------------------------
+/* ---- Pictures: PNG and JPEG files, and folders of them
  *
- * PNG: define DT_WITH_PNG, and link with -lpng (libpng). JPEG: define DT_WITH_JPEG, and link with
- * -ljpeg (libjpeg). Without its define a file is UNSUPPORTED.
+ * PNG needs DT_WITH_PNG, JPEG DT_WITH_JPEG, else UNSUPPORTED.
  *
  * Conversion: 16 bits per channel become 8, and palettes become colours. The orientation that a
  * camera stored is ignored. Grey is (19595 R + 38470 G + 7471 B + 32768) / 65536. An alpha channel
  * that is not requested is dropped. One that is missing is 255.
  *
- * Resizing: bilinear with antialiasing (a triangle filter over all pixels that a new one covers).
- * The bytes equal those of Pillow's BILINEAR. */
+ * Resizing: the bytes equal those of Pillow's BILINEAR. */
 
 typedef struct dt_image_desc {
     int width, height; /* resize to this size: set both, to 1 to 65536; 0 = the file's own */
@@ -17,12 +15,10 @@ typedef struct dt_image_desc {
 } dt_image_desc;
 
 /* Reads a picture.
- * desc: NULL = {0}. A picture has at most 2^28 pixels.
  * out: [channels, height, width].
- * Ownership: as dt_idx_load.
- * Errors, with *out empty: INVALID (NULL, a member out of range), IO, FORMAT (not a PNG or JPEG
- * file; damaged; truncated; a size that its bytes cannot hold), UNSUPPORTED (compiled without the
- * format's define; CMYK; more than 2^28 pixels), MEMORY. */
+ * Errors: INVALID, IO, FORMAT (not a PNG or JPEG file; damaged; truncated; a size that its bytes
+ * cannot hold), UNSUPPORTED (compiled without the format's define; CMYK; more than 2^28 pixels),
+ * MEMORY. */
 DT_API dt_result dt_image_load(dt_ctx *ctx, const char *path, const dt_image_desc *desc,
                                dt_array *out);
 
@@ -35,13 +31,7 @@ DT_API dt_result dt_image_load(dt_ctx *ctx, const char *path, const dt_image_des
  * ignored.
  *
  * dt_folder_open reads only the start of each file. Pictures are decoded on the threads that read
- * batches, so the set may be larger than memory.
- *
- *     dt_folder *pets;
- *     dt_folder_desc desc = {.width = 64, .height = 64, .channels = 3, .sizes = DT_FOLDER_CROP,
- *                            .threads = 4};
- *     dt_folder_open(ctx, "pets", &desc, &pets);
- *     dt_folder_dataset(pets, picture, label, &job.data); */
+ * batches, so the set may be larger than memory. docs/data.md has an example. */
 
 typedef struct dt_folder dt_folder;
 
@@ -56,29 +46,26 @@ typedef enum dt_folder_sizes {
 typedef struct dt_folder_desc {
     int width, height, channels; /* of a sample; 0 = those of the first picture */
     dt_folder_sizes sizes;       /* 0 = DT_FOLDER_SAME */
-    /* Leave bad pictures out and count them; false: they are errors. Bad: a file of another kind, a
-     * damaged one (see .verify), a link to nothing, a FIFO, a device, a folder. */
+    /* Leave bad pictures out and count them; false: they are errors. Bad: not a file, one of
+     * another kind, a damaged one (see .verify). */
     bool skip_bad;
     bool verify;          /* decode all pictures in dt_folder_open, to find damaged ones there */
     uint64_t cache_bytes; /* memory for decoded pictures, of the first rows; 0 = no cache */
     int threads;          /* threads that decode (dt_dataset.threads); at most 64; 0 = 1 */
-    /* Take classes, size and channels from this folder: so a test set has the training set's class
-     * numbers. A class that it lacks is an error; one may be missing here. */
+    /* Take classes, size and channels from this folder, for a test set. A class that it lacks is an
+     * error; one may be missing here. */
     const dt_folder *like;
 } dt_folder_desc;
 
-/* Opens a folder of classes.
- * desc: NULL = {0}. Neither it nor .like is kept.
- * Memory: libpng and libjpeg use malloc while they decode a picture. Everything else is allocated
- * here.
- * Ownership: *out is yours. Close it before the context, and after the trainer.
- * Errors, with *out NULL and the file in the text: INVALID (NULL, a member out of range), IO,
- * FORMAT (no classes; a class without pictures; a picture of another size; a damaged one),
- * UNSUPPORTED (a format without its define; more than 2^28 pixels; a system without folders),
- * MEMORY. */
+/* Opens a folder of classes. .like is not kept. libpng and libjpeg use malloc while they decode a
+ * picture.
+ * Ownership: yours. Close it after the trainer.
+ * Errors, with the file in the text: INVALID, IO, FORMAT (no classes; a class without pictures; a
+ * picture of another size; a damaged one), UNSUPPORTED (a format without its define; more than 2^28
+ * pixels; a system without folders), MEMORY. */
 DT_API dt_result dt_folder_open(dt_ctx *ctx, const char *path, const dt_folder_desc *desc,
                                 dt_folder **out);
-/* Closes a folder. NULL is allowed. */
+/* Closes a folder. */
 DT_API void dt_folder_close(dt_folder *folder);
 
 typedef struct dt_folder_info {
@@ -87,20 +74,17 @@ typedef struct dt_folder_info {
     int classes;                 /* number of classes */
     int width, height, channels; /* of a sample */
 } dt_folder_info;
-/* Gives the numbers of pictures and classes, and their size; zeros for NULL. */
+/* Describes a folder. */
 DT_API void dt_folder_get_info(const dt_folder *folder, dt_folder_info *info);
-/* Returns the name of a class, or NULL if there is no class of that number. Valid until the folder
- * is closed. */
+/* Returns the name of a class, or NULL. Valid until the folder is closed. */
 DT_API const char *dt_folder_class_name(const dt_folder *folder, int index);
-/* Returns the classes of all rows, [rows], for dt_data_split and dt_balanced_weights. NULL gives
- * NULL. Valid until the folder is closed. */
+/* Returns the classes of all rows, [rows]. Valid until the folder is closed. */
 DT_API const uint32_t *dt_folder_labels(const dt_folder *folder);
 
-/* Makes a data set of the folder. Set .indices, .augment and others in *out afterwards.
+/* Makes a data set of the folder. Set further members in *out afterwards.
  * picture: input f32 [channels, height, width]; receives value / 255.
  * label: input i32 [], receives the class number; or f32 [classes], receives 1 for the class, else
  * 0 (for .mixup and .cutmix of dt_augment_desc). nil = off, for dt_trainer_predict.
- * Threads: the set's callback may run on any number of threads at once.
- * Errors, with *out empty: INVALID (NULL, an input of another shape or type). */
+ * Errors: INVALID (an input of another shape or type). */
 DT_API dt_result dt_folder_dataset(dt_folder *folder, dt_tensor picture, dt_tensor label,
                                    dt_dataset *out);

@@ -1,13 +1,8 @@
-/* ---- Token files: windows of tokens for language models ----------------------------------------
+/* ---- Token files: windows of tokens for language models
  *
- * A file is token numbers of 16 or 32 bits, little-endian: NumPy's tofile of uint16 or uint32.
- * Memory holds only one window, so a file may be larger than memory. A sample is `window` tokens.
- * Its targets are the same tokens shifted by one:
- *
- *     dt_tokens *text;
- *     dt_tokens_desc desc = {.window = 256, .vocabulary = 50257};
- *     dt_tokens_open(ctx, "train.bin", &desc, &text);
- *     dt_tokens_dataset(text, ids, targets, &job.data);      // both i32 [256] */
+ * A file is token numbers of 16 or 32 bits, little-endian: NumPy's tofile of uint16 or uint32. A
+ * file may be larger than memory. A sample is `window` tokens. Its targets are the same tokens
+ * shifted by one. */
 
 typedef struct dt_tokens dt_tokens;
 
@@ -22,22 +17,20 @@ typedef struct dt_tokens_desc {
     int threads; /* becomes dt_dataset.threads; at most 64; 0 = 1 */
 } dt_tokens_desc;
 
-/* Opens a token file. A sample is a window that has another token after it.
- * desc: only .window is required.
- * Ownership: *out is yours. Close it before the context, and after the trainer.
- * Errors, with *out NULL: INVALID (NULL, a member out of range), IO, FORMAT (not a whole number of
- * tokens, too few tokens for one sample), MEMORY. */
+/* Opens a token file.
+ * Ownership: yours. Close it after the trainer.
+ * Errors: INVALID, IO, FORMAT (not a whole number of tokens, too few tokens for one sample),
+ * MEMORY. */
 DT_API dt_result dt_tokens_open(dt_ctx *ctx, const char *path, const dt_tokens_desc *desc,
                                 dt_tokens **out);
-/* Closes the file. NULL is allowed. */
+/* Closes the file. */
 DT_API void dt_tokens_close(dt_tokens *tokens);
-/* Returns the number of samples. NULL gives 0. */
+/* Returns the number of samples. */
 DT_API uint64_t dt_tokens_rows(const dt_tokens *tokens);
 /* Makes a data set of the file.
  * ids: input i32 [window]; receives a window.
  * targets: input i32 [window]; receives the next token of each. nil = off.
- * Threads: the set's callback may run on any number of threads at once.
- * Errors, with *out empty: INVALID (NULL, an input of another shape or type), UNSUPPORTED (more
+ * Errors: INVALID (an input of another shape or type), UNSUPPORTED (more
  * than 2^32 - 1 samples: use a larger stride). */
 DT_API dt_result dt_tokens_dataset(dt_tokens *tokens, dt_tensor ids, dt_tensor targets,
                                    dt_dataset *out);
