@@ -1,34 +1,28 @@
-/* ---- Results, errors, memory, logging -------------------------------------------------------- */
+/* ---- Results, errors, memory, logging */
 
-/* The result of a call that can fail. DT_OK is 0. dt_ctx_error(), or dt_comm_error() for a dt_comm,
- * has a text with the values and a remedy. An index, number or enumerator outside its range is
- * INVALID.
+/* The result of a call that can fail. dt_ctx_error(), or dt_comm_error() for a dt_comm, has a text
+ * with the values and a remedy. An index, number or enumerator outside its range is INVALID.
  *
- * NULL is INVALID wherever a pointer is required: an object, `out`, data, a name, a description
- * (unless its comment allows NULL). The text names the function and the argument. If the object
- * itself is NULL, no object can hold the text, and dt_ctx_error(NULL) returns a constant text. With
- * NULL, ops return nil, getters return 0, NULL, false or -1, and functions without a result do
- * nothing.
+ * NULL is INVALID wherever a pointer is required. If the object itself is NULL, dt_ctx_error(NULL)
+ * returns a constant text. With NULL, ops return nil, getters return 0, NULL, false or -1, and
+ * functions without a result do nothing.
  *
  * One call at a time: a context and all objects made from it serve one call at a time. So do a
- * dt_comm and its groups. During that call, a call on another thread or in a callback returns BUSY
- * with a constant text. It changes nothing, not even the text of dt_ctx_error(). Then getters and
- * ops return what they return for NULL, and functions without a result do nothing. When the first
- * call ends, one warning in the log names the newest of these functions and counts the others.
+ * dt_comm and its groups. During that call, a call on another thread or in a callback returns BUSY.
+ * It changes nothing, not even the text of dt_ctx_error(). Functions without a dt_result do as for
+ * NULL. When the first call ends, one warning in the log names such functions.
  *
- * Callbacks of dt_trainer_fit may not drive or destroy their trainer, nor destroy an object that it
- * uses: see dt_fit_state. They may call all other functions. Other callbacks may call functions of
- * other contexts and comms, and functions with "Threads: any". They may also call dt_ctx_error()
- * and dt_comm_error(), on the thread of the call. docs/embedding.md has the table. A callback must
- * return: no longjmp or exception may leave it.
+ * Callbacks of dt_trainer_fit: see dt_fit_state. Other callbacks may call functions of other
+ * contexts and comms, and functions with "Threads: any". They may also call dt_ctx_error() and
+ * dt_comm_error(), on the thread of the call. No longjmp or exception may leave a callback.
  *
  * Floating-point modes: all functions compute with round to nearest, with denormals and without
- * traps. They restore the caller's modes and flags. Callbacks run in the caller's modes. Callbacks
- * that supply values (dt_dataset.sample, a store's init, a schedule's rate) run in dtrain's.
+ * traps, and restore the caller's modes and flags. Callbacks run in the caller's modes, but those
+ * that supply values (dt_dataset.sample, a store's init, a schedule's rate) in dtrain's.
  *
- * Destroyed objects: do not use or destroy an object again after it was destroyed. It may have been
- * destroyed with its owner: a store with its graph, everything with the context. dtrain cannot
- * detect this. It does detect that an object is in use, and then does not destroy it. */
+ * Ownership: an object belongs to the caller, who destroys or closes it before its context, unless
+ * a comment says otherwise. Do not use an object after it was destroyed, by itself or with its
+ * owner. dtrain cannot detect this. An object that is in use is not destroyed. */
 typedef enum dt_result {
     DT_OK = 0,              /* no error */
     DT_ERROR_INVALID,       /* a wrong argument, or a call in a wrong state */
@@ -49,8 +43,7 @@ typedef enum dt_result {
     DT_ERROR_REVOKED,       /* the group has ended */
     DT_ERROR_FORKED,        /* called in a child process of fork, with an object of the parent */
     DT_ERROR_LATE,          /* a rank did not post an operation in time */
-    /* The object is in use, by another thread or by the call that runs this callback. Call again
-     * when that call has returned. */
+    /* The object is in use, by another thread or by the call that runs this callback. */
     DT_ERROR_BUSY
 } dt_result;
 
@@ -72,11 +65,10 @@ typedef enum dt_log_level {
     DT_LOG_INFO     /* choices: the device and why, the program's bytes, the kernels' variant */
 } dt_log_level;
 
-/* The application's allocator.
- * Threads: called on the thread that calls dtrain, never on a pool's thread. */
+/* The application's allocator. Threads: called on the thread that calls dtrain. */
 typedef struct dt_allocator {
-    /* Returns memory; `align` is a power of two, at most 4096. NULL = out of memory: then the call
-     * fails with DT_ERROR_MEMORY and leaks nothing. */
+    /* Returns memory; `align` is a power of two, at most 4096. NULL = out of memory
+     * (DT_ERROR_MEMORY). */
     void *(*alloc)(void *user, size_t bytes, size_t align);
     /* Frees memory; `bytes` is the size that was allocated. */
     void (*free)(void *user, void *memory, size_t bytes);
@@ -86,19 +78,15 @@ typedef struct dt_allocator {
 /* The application's logger; without one dtrain is silent.
  * Threads: called on the thread that calls dtrain. */
 typedef struct dt_logger {
-    /* Takes a message, which does not end in a newline and is valid during the call. */
+    /* Takes a message without a newline, valid during the call. */
     void (*log)(void *user, dt_log_level level, const char *message);
     void *user; /* passed to log */
 } dt_logger;
 
-/* A handler of errors. It is called once for each of your calls that fails, before that returns.
- * NUMERIC is reported too, and training can continue after it.
- *
- * The context is free again: the handler may call whatever was allowed where the failed call was
- * made. It may also end the process.
- *
- * It is not called if the object is NULL, nor for errors of a dt_comm itself. Nor is it called for
- * dt_csv_read on a thread that did not open the file.
+/* A handler of errors. It is called once for each of your calls that fails, also with NUMERIC,
+ * before that returns. It may call whatever was allowed where the failed call was made. It may also
+ * end the process. It is not called if the object is NULL, nor for errors of a dt_comm itself. Nor
+ * is it called for dt_csv_read on a thread that did not open the file.
  *
  * Threads: the thread of the failed call. */
 typedef struct dt_on_error {
@@ -109,8 +97,8 @@ typedef struct dt_on_error {
 
 /* The application's job system. Results do not depend on the number of threads. */
 typedef struct dt_job_system {
-    /* Calls body(arg, i) for every i in [0, count), in any order, on any threads. Returns when all
-     * calls have returned. */
+    /* Calls body(arg, i) for every i in [0, count), in any order, on any threads, and waits for
+     * all. */
     void (*parallel_for)(void *user, int64_t count, void (*body)(void *arg, int64_t i), void *arg);
     void *user;  /* passed to parallel_for */
     int threads; /* number of concurrent calls; `count` never exceeds it; 0 = 1 */

@@ -1,10 +1,9 @@
-/* ---- The context: memory, log, threads, devices ---------------------------------------------- */
+/* ---- The context: memory, log, threads, devices */
 
 typedef struct dt_ctx dt_ctx;
 
 /* Vulkan: when to compare a fast kernel with the portable one. A kernel whose bits differ, by a
- * fault of the driver, is not used. Neither is one that is slower on this device. The log says so.
- * A program's results have the same bits in all cases. */
+ * fault of the driver, or that is slower, is not used. The log says so. */
 typedef enum dt_kernel_check {
     DT_KERNEL_CHECK_ONCE,  /* at a kernel's first use, unless pipeline_cache has a result for it */
     DT_KERNEL_CHECK_NEVER, /* trust all kernels, and assume that they are faster */
@@ -16,17 +15,15 @@ typedef struct dt_ctx_desc {
     dt_allocator allocator; /* {0}: malloc */
     dt_logger logger;       /* {0}: silent */
     dt_on_error on_error;   /* {0}: only results report that a call failed */
-    /* Threads that compute, with the calling one: 1 to 1024; 0 = 1; DT_THREADS_ALL = one for each
-     * processor. They inherit the priority of the thread that creates the context. The number does
-     * not change the bits of results. */
+    /* Threads that compute, with the calling one: 1 to 1024; 0 = 1; or DT_THREADS_ALL. They inherit
+     * the priority of the thread that creates the context. Does not change results. */
     int threads;
     dt_job_system jobs; /* compute on the application's threads instead; {0}: on .threads */
     /* Path of a Vulkan loader or of a driver's library. NULL = the system's loader; without one, on
-     * Linux and BSD, a driver found by its manifest (without layers). Not copied: keep it valid
-     * until devices are first enumerated. */
+     * Linux and BSD, a driver found by its manifest (without layers). */
     const char *vulkan_loader;
-    /* The application's own device, which is then the only Vulkan device of the context. It is
-     * examined by dt_ctx_create. Copied, but not what it points to. NULL: dtrain opens devices. */
+    /* The application's own device, which is then the only Vulkan device of the context. Copied,
+     * but not what it points to. NULL: dtrain opens devices. */
     const dt_vulkan_desc *vulkan;
     /* A blob that dt_ctx_pipeline_cache wrote in an earlier run; NULL = none. A blob of another
      * device or driver is ignored. Copied. */
@@ -72,44 +69,35 @@ typedef struct dt_device_info {
     bool usable;             /* if false, .driver ends with the reason */
 } dt_device_info;
 
-/* Creates a context.
- * desc: NULL = {0}. It is copied. What it points to stays yours and must outlive the context,
- * except pipeline_cache, which is copied too.
- * Ownership: yours; dt_ctx_destroy ends it. On failure *out is NULL, and desc's logger and on_error
- * get the text.
+/* Creates a context. desc is copied. What it points to must outlive the context, except
+ * pipeline_cache. On failure desc's logger and on_error get the text.
  * Errors: INVALID (alloc without free; threads below -1 or above 1024; jobs.threads negative, or
  * without parallel_for; pipeline_cache_bytes without pipeline_cache; a handle that .vulkan lacks;
  * lock without unlock; .vulkan with no_vulkan, vulkan_loader or validation), MEMORY. With .vulkan
  * also UNSUPPORTED (its device or queue cannot be used; DT_NO_VULKAN).
- * Threads: any. One thread at a time may use a context (else BUSY: see dt_result). Different
- * contexts can be used concurrently. This holds for all functions below, unless their comment says
- * otherwise. */
+ * Threads: any. One thread at a time may use a context (else BUSY). Different contexts can be used
+ * concurrently. So it is for all functions below, unless their comment says otherwise. */
 DT_API dt_result dt_ctx_create(const dt_ctx_desc *desc, dt_ctx **out);
 
-/* Destroys a context and all graphs, stores, programs and trainers made from it. NULL is allowed.
- * Destroying one of these afterwards is an error that dtrain cannot detect. Arrays and weight files
- * (dt_array, dt_safetensors) belong to the caller: destroy or close them first.
+/* Destroys a context and all graphs, stores, programs and trainers made from it.
  *
- * After fork() the child process has a copy of the memory, but not of threads, drivers and sockets.
- * In the child, functions that run steps, make programs, read or write values, or use a trainer
- * return DT_ERROR_FORKED, on every device. The destroy functions only release memory. A context
- * that the child creates works. */
+ * After fork(), in the child process, functions that run steps, make programs, read or write
+ * values, or use a trainer return DT_ERROR_FORKED. The destroy functions only release memory. A
+ * context that the child creates works. */
 DT_API void dt_ctx_destroy(dt_ctx *ctx);
 
-/* Returns the text of the most recent failure: what failed, which value was wrong, what to do. ""
- * if nothing has failed; a constant text for NULL. Valid until the next call that uses this context
- * or an object made from it. */
+/* Returns the text of the most recent failure: what failed, which value was wrong, what to do; or
+ * "". Valid until the next call that uses this context or an object made from it. */
 DT_API const char *dt_ctx_error(const dt_ctx *ctx);
 
-/* Returns the number of devices that were found. Device 0 is the CPU. The first call looks for the
- * Vulkan loader. If host memory runs out in it, only the CPU is known, and the next call looks
- * again. */
+/* Returns the number of devices. Device 0 is the CPU. The first call looks for the Vulkan loader,
+ * again if host memory ran out. */
 DT_API int dt_ctx_device_count(dt_ctx *ctx);
 /* Returns the properties of a device, valid as long as the context.
  * index: 0 to dt_ctx_device_count() - 1; NULL if it is out of range. */
 DT_API const dt_device_info *dt_ctx_device(dt_ctx *ctx, int index);
 
-/* Memory that the context holds. Running programs changes none of these. */
+/* Memory. Running programs changes none of these. */
 typedef struct dt_ctx_info {
     uint64_t host_bytes, host_peak_bytes, host_alloc_calls; /* now; at most; calls of .allocator */
     uint64_t device_bytes, device_alloc_calls;              /* Vulkan memory; 0 for the CPU */
@@ -117,8 +105,7 @@ typedef struct dt_ctx_info {
 /* Returns the memory that the context holds. */
 DT_API void dt_ctx_get_info(const dt_ctx *ctx, dt_ctx_info *info);
 
-/* Copies the compiled kernels of the open Vulkan devices, for dt_ctx_desc.pipeline_cache of a later
- * run.
+/* Copies the compiled kernels of the open Vulkan devices, for dt_ctx_desc.pipeline_cache.
  * data: the blob; NULL sets only *bytes.
  * bytes: the size of `data` on entry, and of the blob on return; 0 without Vulkan.
  * Errors: INVALID (`data` is too small), DEVICE, DEVICE_LOST. */

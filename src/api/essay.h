@@ -32,17 +32,15 @@
  *
  *     cc -O2 app.c -lm -ldl -lpthread            (Windows: only -lws2_32)
  *
- * Nothing else is needed. The Vulkan loader is opened if it is there; the kernels are in the
- * header. Without a driver the CPU backend runs the same model. Options are in the table below this
- * essay.
+ * Nothing else is needed. The Vulkan loader is opened if it is there. Without a driver the CPU
+ * backend runs the same model. Options are in the table below.
  *
- * WHAT DTRAIN DOES NOT DO. It never prints, exits, aborts or installs a signal handler, and it has
- * no globals. dt_progress_show, a callback that you pass, is the only function that prints. It
- * starts no thread that you did not ask for. A dt_comm over TCP has one thread; a dt_trainer has
- * those of dt_dataset.threads, and one for each device after the first. A Vulkan driver may have
- * its own. A running program allocates nothing. Nothing falls back silently: what cannot be done is
- * an error with a text. The implementation is C11 for GCC or Clang, on Linux, Windows and the web
- * (docs/platforms.md). C++ files include the declarations.
+ * WHAT DTRAIN DOES NOT DO. It never exits, aborts or installs a signal handler, and it has no
+ * globals. Only dt_progress_show prints. It starts no thread that you did not ask for. A dt_comm
+ * over TCP has one thread; a dt_trainer has those of dt_dataset.threads, and one for each device
+ * after the first. A running program allocates nothing. Nothing falls back silently: what cannot be
+ * done is an error with a text. The implementation is C11 for GCC or Clang, on Linux, Windows and
+ * the web (docs/platforms.md). C++ files include the declarations.
  *
  * WHAT IS NOT THERE.
  * - 16-bit training: single ops on the CPU accept bf16 and f16, and training is in f32.
@@ -52,7 +50,7 @@
  * SIX NOUNS. An object belongs to the object that it was made from, and ends with it.
  *
  * 1. dt_ctx, a context, holds memory, log, threads and the list of devices.
- * 2. dt_graph is symbolic: you write one sample's shape, and the sample axis is implied. A
+ * 2. dt_graph is symbolic: you write one sample's shape; the sample axis is implied. A
  *    dt_tensor is a handle by value. A wrong op gives nil and the graph keeps the first error. So
  *    model code needs no checks: dt_store_create reports the error, and dt_graph_clear_error
  *    continues after it.
@@ -73,15 +71,15 @@
  *
  * dt_profile_run is dt_program_run with times. Micro-batches of your own: dt_step_desc.micro_batch.
  *
- * DEFAULTS. Every description may be {0}. In a description 0 is the default. Where the default is
- * another number, DT_ZERO means 0. -1 means without limit where a comment says so. Arguments of
- * functions mean what they say: 0 is 0, unless the comment gives a default.
+ * DEFAULTS. In a description 0 is the default. Where the default is another number, DT_ZERO means
+ * 0. Arguments of functions mean what they say: 0 is 0, unless the comment gives a default. A
+ * description `desc` may be NULL, which is {0}, unless a member is required. It is not kept.
  *
- * FUNCTIONS are called dt_<noun>_<verb>, or dt_<noun>_<value> if they return one value. The same
- * verb always means the same:
- * - create, destroy: makes an object, and ends it. A struct that owns memory has destroy, too.
- * - open, close: a file or folder that is read piece by piece.
- * - get_info: fills a struct with figures. find: gives the index of a name, or -1.
+ * FUNCTIONS are called dt_<noun>_<verb>, or dt_<noun>_<value> if they return one value. If they
+ * fail, *out is NULL; of a struct it is empty. Verbs:
+ * - create, destroy: makes an object, and ends it. NULL is allowed.
+ * - open, close: the same of a file or folder that is read piece by piece.
+ * - get_info: fills a struct with figures; zeros for NULL. find: the index of a name, or -1.
  * - read, write: copies values between an object and host memory.
  * - save, load: writes and reads whole files. A file appears completely or not at all.
  * - name_with(..., desc): name(...) with a description. It exists where the everyday call needs no
@@ -98,10 +96,9 @@
  * as after a last comma. Each pattern must match a name: else INVALID.
  *
  * SEVERAL DEVICES AND HOSTS. .devices of a trainer lists devices ("cpu:2",
- * "vulkan:0,vulkan:1,cpu"), and .comm adds the ranks that torchrun, mpirun, srun, Kubernetes or
- * build/dtrun started. Gradients are summed while the backward pass runs; no rank commits before
- * all can. Parallelism composes: data (.replicas) x pipeline (.pipeline) x tensor (.tensor), with
- * ZeRO (.zero_stage). For slow links replicas train locally and average once a round
+ * "vulkan:0,vulkan:1,cpu"). .comm adds the ranks that torchrun, mpirun, srun, Kubernetes or
+ * build/dtrun started. Parallelism composes: data (.replicas) x pipeline (.pipeline) x tensor
+ * (.tensor), with ZeRO (.zero_stage). For slow links replicas average once a round
  * (DT_TRAIN_LOCAL). docs/distributed.md has the rest.
  *
  * THE SAME BITS. On the CPU, weights do not depend on the number of threads, the compiler's flags
@@ -110,10 +107,8 @@
  * processes. It may resume on another number. All ranks of a collective get the same bits.
  *
  * ERRORS. Functions that can fail return dt_result (DT_OK is 0), and dt_ctx_error has the text. A
- * NaN or infinity in a loss or gradient is DT_ERROR_NUMERIC; the text names the op that made it
- * first. One that the update would write names the parameter. The store stays unchanged: a step
- * writes only in its last segment, after the check.
+ * NaN or infinity in a loss, gradient or update is DT_ERROR_NUMERIC. The text names the op that
+ * made it first, or the parameter. The store stays unchanged.
  *
  * FILES are safetensors under PyTorch's names. dt_csv_open, dt_npy_load, dt_idx_load,
- * dt_folder_open and others read data.
- */
+ * dt_folder_open and others read data. */
