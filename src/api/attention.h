@@ -1,50 +1,41 @@
-/* ---- Attention ----------------------------------------------------------------------------------
+/* ---- Attention
  *
- * softmax(scale q k^T) v of each head, computed in blocks. The scores, [H, T, S], and their
- * gradients are never in memory (Dao et al., "FlashAttention: Fast and memory-efficient exact
- * attention", 2022). Results depend only on shapes, bit for bit: not on threads, batch size or how
- * a batch is divided. */
+ * softmax(scale q k^T) v of each head, in blocks, without the scores [H, T, S] in memory (Dao et
+ * al., "FlashAttention", 2022). Results depend only on shapes, bit for bit. */
 
 /* {0}: every query attends to every key.
  *
- * Hidden keys: .causal, .window, .bool_mask, .lengths and a score of -infinity (a mask of
- * -INFINITY) hide a key. A finite mask hides no key. If a row has -1e9 or -FLT_MAX for all keys,
- * its result is the mean of the values. So it is in PyTorch.
- *
- * All keys hidden: the query's result and gradients are 0. PyTorch gives 0 or NaN there, depending
- * on its version. */
+ * .causal, .window, .bool_mask, .lengths and a mask of -INFINITY hide a key. A finite mask hides no
+ * key: -1e9 for all keys gives the mean of the values. If all keys are hidden, the query's result
+ * and gradients are 0. */
 typedef struct dt_attention_desc {
     float scale;    /* 0 = 1 / sqrt(D) */
     bool causal;    /* query i sees keys 0 .. i only */
     int64_t window; /* query i sees keys j with |i - j| < window only; 0 = all */
     bool alibi;     /* adds -slope |i - j| to the scores, with the slopes of Press et al. 2021 */
     dt_tensor mask; /* f32, broadcast to [H, T, S]: added to the scores; {0} = off */
-    /* The mask is boolean: 0 hides a key, other values do not. It has no gradient. PyTorch:
-     * scaled_dot_product_attention's bool mask; nn.MultiheadAttention's is the opposite. */
+    /* The mask is boolean: 0 hides a key. It has no gradient. scaled_dot_product_attention's bool
+     * mask; nn.MultiheadAttention's is the opposite. */
     bool bool_mask;
     /* i32 [] of each sample: number of keys before the padding. Not with a mask. {0} = all. */
     dt_tensor lengths;
     float dropout; /* of the weights after the softmax, as dt_dropout; in [0, 1] */
 } dt_attention_desc;
 
-/* Computes attention. dt_nn_multi_head_attention is the layer with projections.
- * PyTorch: F.scaled_dot_product_attention.
+/* Computes attention: F.scaled_dot_product_attention.
  * q: [H, T, D], f32.
  * k, v: [K, S, D] and [K, S, E], f32. H is a multiple of K. Head h uses head h / (H / K) of k and v
  * (grouped and multi-query attention).
  * D, E: 1 to 256.
- * desc: NULL = {0}.
  * result: [H, T, E]. In memory it is [T, H, E].
  *
  * Second derivatives, and the gradient of a mask, need memory for the scores.
  *
- * Errors (nil), with the shapes: another rank; sizes that do not fit; D or E of 0 or above 256; a
- * mask that does not broadcast; a mask and lengths; .bool_mask without a mask; dropout outside
- * [0, 1]; a scale that is not finite; a negative window. */
+ * Errors (nil): a shape that does not fit; a mask and lengths; .bool_mask without a mask. */
 DT_API dt_tensor dt_attention(dt_tensor q, dt_tensor k, dt_tensor v, const dt_attention_desc *desc);
 
 /* A cache of keys and values, for programs with .cached that generate a sequence position by
- * position. No position is computed twice.
+ * position.
  *
  * Memory: the store has room for `samples` times `positions` from the first such program on
  * (dt_program_info.cache_bytes). It is not saved to files, and dt_store_restore loses it.
@@ -59,18 +50,17 @@ typedef struct dt_cache_desc {
 } dt_cache_desc;
 
 /* Computes causal attention over the positions of this run and, in programs with .cached, over
- * those of earlier runs. With .cached, positions [position, position + T) are written to the cache.
- * So a prompt is one run of T positions (dt_program_desc.shapes). Each new position is one run of
- * another program of the same store.
+ * those of earlier runs. Positions [position, position + T) are written to the cache. So a prompt
+ * is one run of T positions (dt_program_desc.shapes). Each new position is one run of another
+ * program of the store.
  * desc: .causal is required; .window and .scale are allowed.
  * With .cached a run takes the time of attention to all `positions` of the cache.
- * Errors (nil): as dt_attention; no .causal; .alibi, a mask or lengths; queries and keys of
- * different positions; more positions than the cache has; a cache of 2^31 elements or more; a
- * .position of another type. */
+ * Errors (nil): as dt_attention; queries and keys of different positions; more positions than the
+ * cache has; a cache of 2^31 elements or more. */
 DT_API dt_tensor dt_attention_cached(dt_tensor q, dt_tensor k, dt_tensor v,
                                      const dt_cache_desc *cache, const dt_attention_desc *desc);
-/* Return positions for other parts of a model. dt_cache_position returns `position` in programs
- * with .cached, else 0. dt_cache_positions returns the position of each row of x.
+/* dt_cache_position returns `position` in programs with .cached, else 0. dt_cache_positions returns
+ * the position of each row of x.
  * position: dt_cache_desc.position.
  * x: [T, ...].
  * result: i32, [] and [T]. */
@@ -86,6 +76,5 @@ typedef struct dt_rope_desc {
 
 /* Applies rotary position embeddings: pair i at position t is rotated by t base^(-2 i / D) radians.
  * x: [..., T, D], f32, 2 to 4 dimensions; D even, at most 1024.
- * desc: NULL = {0}.
  * The angle is an f32 product. Its error at position t is about t * 1e-7. */
 DT_API dt_tensor dt_rope(dt_tensor x, const dt_rope_desc *desc);

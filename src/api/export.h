@@ -1,4 +1,4 @@
-/* ---- For other runtimes: ONNX -------------------------------------------------------------------
+/* ---- For other runtimes: ONNX
  *
  * dt_onnx_save writes outputs, and everything they are computed from, as an ONNX model: opset 17,
  * IR version 8. Inputs and parameters keep their names. The number of samples is the dimension
@@ -11,19 +11,18 @@
 
 typedef struct dt_onnx_desc {
     dt_tensor outputs[DT_MAX_OUTPUTS]; /* of the store's graph, up to the first nil; no losses */
-    const char *names[DT_MAX_OUTPUTS]; /* names of the outputs; NULL = dt_label, or "output", ... */
+    const char *names[DT_MAX_OUTPUTS]; /* NULL = dt_label, or "output", "output2", ... */
     dt_input_shape shapes[DT_MAX_OUTPUTS]; /* inputs of other shapes, as in dt_program_desc */
     bool averaged;                         /* export the averaged weights (dt_optim_desc.average) */
 } dt_onnx_desc;
 
-/* Writes an ONNX model. The file appears completely or not at all.
- * Unnamed outputs: their dt_label, or "output", "output2" and so on.
- * Errors: INVALID (NULL; no output; one of another graph; a name of two tensors; shapes that do not
- * fit), UNSUPPORTED (an op without an equivalent in ONNX, with its tensor; a loss; a file of more
- * than 2 GiB), IO, MEMORY, DEVICE_LOST. */
+/* Writes an ONNX model.
+ * Errors: INVALID (no output; one of another graph; a name of two tensors; shapes that do not fit),
+ * UNSUPPORTED (an op without an equivalent in ONNX, with its tensor; a loss; a file of more than 2
+ * GiB), IO, MEMORY, DEVICE_LOST. */
 DT_API dt_result dt_onnx_save(dt_store *store, const char *path, const dt_onnx_desc *desc);
 
-/* ---- For microcontrollers: C --------------------------------------------------------------------
+/* ---- For microcontrollers: C
  *
  * dt_c_save writes a small model as one C file: a function that computes the outputs of one sample.
  * Weights are constants, and all memory is static. It needs only C99 with math.h. docs/export.md
@@ -38,10 +37,9 @@ typedef struct dt_c_desc {
     bool averaged;                     /* export the averaged weights (dt_optim_desc.average) */
 } dt_c_desc;
 
-/* Writes a model as a C file. The file appears completely or not at all. The function takes a
- * pointer for each input, in order of creation: const float *, or const int32_t * for indices. Then
- * it takes one for each output: float *.
- * Errors: INVALID (NULL; no output; one of another graph; a name that is not a C identifier),
- * UNSUPPORTED (with the tensor: an op without a C function, a weight that is not finite; a loss),
- * IO, MEMORY, DEVICE_LOST. */
+/* Writes a model as a C file. The function takes a pointer for each input, in order of creation:
+ * const float *, or const int32_t * for indices. Then it takes one for each output: float *.
+ * Errors: INVALID (no output; one of another graph; a name that is not a C identifier), UNSUPPORTED
+ * (with the tensor: an op without a C function, a weight that is not finite; a loss), IO, MEMORY,
+ * DEVICE_LOST. */
 DT_API dt_result dt_c_save(dt_store *store, const char *path, const dt_c_desc *desc);

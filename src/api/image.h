@@ -1,4 +1,4 @@
-/* ---- Images and signals: convolution, pooling, resizing -----------------------------------------
+/* ---- Images and signals: convolution, pooling, resizing
  *
  * An image is [channels, height, width] per sample (PyTorch's NCHW), a signal [channels, length].
  *
@@ -16,22 +16,16 @@ typedef struct dt_conv_desc {
     int32_t output_padding[2];
 } dt_conv_desc;
 
-/* Compute a convolution (cross-correlation, without a flip). For a layer with its own weights use
- * dt_nn_conv2d.
- * PyTorch: F.conv2d, F.conv1d.
+/* Compute a convolution (cross-correlation, without a flip). PyTorch: F.conv2d, F.conv1d.
  * x: [C, H, W]; of dt_conv1d [C, L].
  * w: [O, C / groups, kh, kw]; of dt_conv1d [O, C / groups, k].
  * b: [O], or {0} for none.
- * desc: NULL = {0}.
  * result: [O, oh, ow], oh = floor((H + 2 padding - dilation (kh - 1) - 1) / stride) + 1. */
 DT_API dt_tensor dt_conv2d(dt_tensor x, dt_tensor w, dt_tensor b, const dt_conv_desc *desc);
 DT_API dt_tensor dt_conv1d(dt_tensor x, dt_tensor w, dt_tensor b, const dt_conv_desc *desc);
-/* Compute a transposed convolution, the adjoint of the convolution.
- * PyTorch: F.conv_transpose2d, F.conv_transpose1d.
+/* Compute a transposed convolution. PyTorch: F.conv_transpose2d, F.conv_transpose1d.
  * x: [C, H, W]; of dt_conv_transpose1d [C, L].
  * w: [C, O / groups, kh, kw]; of dt_conv_transpose1d [C, O / groups, k].
- * b: [O], or {0} for none.
- * desc: NULL = {0}.
  * result: [O, oh, ow], oh = (H - 1) stride - 2 padding + dilation (kh - 1) + output_padding + 1. */
 DT_API dt_tensor dt_conv_transpose2d(dt_tensor x, dt_tensor w, dt_tensor b,
                                      const dt_conv_desc *desc);
@@ -47,9 +41,8 @@ typedef struct dt_pool_desc {
     bool exclude_pad;   /* dt_avg_pool2d: do not count padding in the mean */
 } dt_pool_desc;
 
-/* Takes the maximum of each window. A NaN is larger than all. The gradient goes to the first of
- * equal maxima, and of NaNs to the last.
- * PyTorch: F.max_pool2d.
+/* Takes the maximum of each window: F.max_pool2d. A NaN is larger than all. The gradient goes to
+ * the first of equal maxima, and of NaNs to the last.
  * x: [C, H, W]. */
 DT_API dt_tensor dt_max_pool2d(dt_tensor x, const dt_pool_desc *desc);
 /* Takes the mean of each window. Padding counts as zeros. PyTorch: F.avg_pool2d.
@@ -69,8 +62,8 @@ DT_API dt_tensor dt_adaptive_avg_pool1d(dt_tensor x, int64_t length);
 
 /* ---- Volumes, [channels, depth, height, width].
  *
- * Elements 0, 1 and 2 are for depth, height and width. Each is at most 32767. Volumes are made of
- * ops for images. A convolution holds its input once for each slice of the kernel. */
+ * Elements 0, 1 and 2 are for depth, height and width. Each is at most 32767. A convolution holds
+ * its input once for each slice of the kernel. */
 
 typedef struct dt_conv3d_desc {
     int32_t stride[3];   /* {0, 0, 0} = {1, 1, 1} */
@@ -82,8 +75,7 @@ typedef struct dt_conv3d_desc {
 /* Computes a convolution of a volume. PyTorch: F.conv3d.
  * x: [C, D, H, W].
  * w: [O, C / groups, kd, kh, kw]; kd is at most 64.
- * b: [O], or {0} for none.
- * desc: NULL = {0}. */
+ * b: [O], or {0} for none. */
 DT_API dt_tensor dt_conv3d(dt_tensor x, dt_tensor w, dt_tensor b, const dt_conv3d_desc *desc);
 
 typedef struct dt_pool3d_desc {
@@ -110,8 +102,5 @@ typedef enum dt_resize_mode {
  * antialiasing).
  * x: [C, H, W]. */
 DT_API dt_tensor dt_resize(dt_tensor x, int64_t height, int64_t width, dt_resize_mode mode);
-/* Pads one axis with zeros. PyTorch: F.pad. dt_pad_reflect and others pad with elements of x.
- * x: any type and rank.
- * axis: negative: from the end.
- * before, after: number of zeros. */
+/* Pads one axis (negative: from the end) of an x of any type and rank with zeros: F.pad. */
 DT_API dt_tensor dt_pad(dt_tensor x, int axis, int64_t before, int64_t after);

@@ -1,14 +1,12 @@
-/* ---- Metrics on the host ------------------------------------------------------------------------
+/* ---- Metrics on the host
  *
  * A dt_metric accumulates outputs of an evaluation program (dt_program_read), batch after batch of
  * any size, on the host, in double. Definitions are scikit-learn's.
  *
- * Use a dt_metric for values that need the whole set: F1, IoU, AUROC, R2. A mean over samples, such
- * as a loss or dt_accuracy, needs no dt_metric. See dt_program_desc.metrics and
- * dt_trainer_evaluate.
+ * A mean over samples, such as a loss or dt_accuracy, needs no dt_metric: see
+ * dt_program_desc.metrics.
  *
- * Several ranks: each rank adds its own samples, and dt_metric_reduce sums over ranks. All ranks
- * then have the values of the whole set, however it is split.
+ * Several ranks: each rank adds its own samples, and dt_metric_reduce sums over ranks.
  *
  * Threads: the context's. */
 
@@ -27,8 +25,8 @@ typedef struct dt_metric_desc {
     int classes;          /* CLASSES: the number of classes, at least 2 */
     int top_k;            /* CLASSES: 1 to .classes; 0 = 5, or .classes if that is smaller */
     int32_t ignore_index; /* CLASSES: rows with this target do not count; 0 = -100, DT_ZERO = 0 */
-    /* CLASSES: without the confusion matrix of classes^2 counts. Only accuracy, top-k and
-     * perplexity are left. Required above 4096 classes. */
+    /* CLASSES: no confusion matrix: only accuracy, top-k and perplexity. Required above 4096
+     * classes. */
     bool no_confusion;
     /* BINARY: number of equal bins of [0, 1], up to 2^24; scores in one bin count as equal.
      * 0 = exact scores, 16 bytes a sample, without dt_metric_reduce. */
@@ -68,10 +66,9 @@ typedef enum dt_measure {
     DT_MEASURE_PSNR /* 10 log10(peak^2 / mean square), in dB */
 } dt_measure;
 
-/* Creates an empty metric. Destroy it before its context.
- * Errors, with *out NULL: INVALID (desc, and what is wrong in it), MEMORY. */
+/* Creates an empty metric. Errors: INVALID (desc), MEMORY. */
 DT_API dt_result dt_metric_create(dt_ctx *ctx, const dt_metric_desc *desc, dt_metric **out);
-/* Destroys a metric. NULL is allowed. */
+/* Destroys a metric. */
 DT_API void dt_metric_destroy(dt_metric *metric);
 /* Removes all samples. */
 DT_API void dt_metric_reset(dt_metric *metric);
@@ -88,18 +85,16 @@ DT_API dt_result dt_metric_add(dt_metric *metric, const float *y, const void *t,
                                const float *weights, size_t rows);
 /* Returns all sums, `count` doubles that may be written. Sums of ranks can be added.
  * Order: first the weight. CLASSES: then hits, hits among the top k and the sum of -log softmax;
- * the confusion matrix [target, prediction]; and for each class its number of rows. A row belongs
- * to the classes of its target and its prediction. BINARY: then the weight of each bin for target
- * 1, and for target 0. NULL for exact scores (.bins 0). */
+ * the confusion matrix [target, prediction]; and for each class its number of rows. BINARY: then
+ * the weight of each bin for target 1, and for target 0. NULL for exact scores (.bins 0). */
 DT_API double *dt_metric_sums(dt_metric *metric, size_t *count);
-/* Sums over all ranks, so that each rank has the total. All ranks call it once, before they read
- * values.
- * Errors: INVALID (BINARY with exact scores), those of dt_comm. */
+/* Sums over all ranks, so that each has the total. All ranks call it once. Errors: INVALID (BINARY
+ * with exact scores), those of dt_comm. */
 DT_API dt_result dt_metric_reduce(dt_metric *metric, dt_comm *comm);
-/* Computes a value. It is 0 if nothing was added or all weights are 0; scikit-learn raises an error
- * then.
+/* Computes a value. It is 0 if nothing was added or all weights are 0, where scikit-learn raises an
+ * error.
  * Errors, with *value 0: INVALID (not a measure of this kind; AUROC without a positive weight for
- * both targets 0 and 1, where scikit-learn gives NaN). */
+ * both targets 0 and 1). */
 DT_API dt_result dt_metric_get(const dt_metric *metric, dt_measure measure, double *value);
 /* Computes precision, recall, F1 or IoU of one class.
  * Errors, with *value 0: INVALID (another measure; no such class; .no_confusion). */

@@ -1,15 +1,13 @@
-/* ---- Layers: ops with named parameters ----------------------------------------------------------
+/* ---- Layers: ops with named parameters
  *
- * Names, shapes and initial distributions are PyTorch's. The parameters' names are unique in a
- * graph. So a layer's name may be used once in a scope (dt_scope_push). A parameter's name has at
- * most 255 characters, with its scopes. Errors: nil, as ops. */
+ * Names, shapes and initial distributions are PyTorch's. A layer's name may be used once in a scope
+ * (dt_scope_push). A parameter's name has at most 255 characters, with its scopes. Errors: nil, as
+ * ops. */
 
-/* How tensor parallelism (dt_parallel_desc.tensor) splits a linear layer or an embedding (Shoeybi
- * et al., "Megatron-LM", 2019). Without tensor parallelism it has no effect.
- *
- * In each pass, a column layer and the row layer after it need one sum over the tensor ranks.
- * Elementwise ops between them keep the split. The logits of a column
- * layer stay split: dt_cross_entropy and dt_accuracy accept them.
+/* How tensor parallelism (dt_parallel_desc.tensor) splits a linear layer or an embedding. In each
+ * pass, a column layer and the row layer after it need one sum over the tensor ranks. Elementwise
+ * ops between them keep the split, and so do dt_cross_entropy and dt_accuracy of a column layer's
+ * logits.
  *
  * A table that is both embedding and head: mark it by dt_tensor_parallel(table, 0). */
 typedef enum dt_tensor_style {
@@ -24,20 +22,14 @@ typedef struct dt_linear_desc {
     dt_init weight, bias;   /* {0} = PyTorch's, uniform in +-1/sqrt(in); zeros: DT_INIT_CONSTANT */
 } dt_linear_desc;
 
-/* Applies a linear layer: x W^T + b. Makes "name.weight" [out, in] and "name.bias" [out].
- * PyTorch: nn.Linear.
- * x: [..., in], f32.
- * result: [..., out]. */
+/* Applies nn.Linear: x W^T + b. Makes "name.weight" [out, in] and "name.bias" [out].
+ * x: [..., in], f32; result: [..., out]. */
 DT_API dt_tensor dt_nn_linear(dt_tensor x, const char *name, int64_t out);
-/* Applies a linear layer with options: without a bias, other initial values, tensor parallelism.
- * desc: NULL = {0}. */
+/* Applies a linear layer with options. */
 DT_API dt_tensor dt_nn_linear_with(dt_tensor x, const char *name, int64_t out,
                                    const dt_linear_desc *desc);
-/* Looks up rows of a new table. Makes "name.weight" [rows, cols], N(0, 1). dt_embedding looks up
- * rows of a table that exists.
- * PyTorch: nn.Embedding.
- * index: [I...] i32.
- * result: [I..., cols]. */
+/* Looks up rows of a new table: nn.Embedding. Makes "name.weight" [rows, cols], N(0, 1).
+ * index: [I...] i32; result: [I..., cols]. */
 DT_API dt_tensor dt_nn_embedding(dt_tensor index, const char *name, int64_t rows, int64_t cols);
 
 typedef struct dt_embedding_desc {
@@ -50,11 +42,8 @@ typedef struct dt_embedding_desc {
     dt_tensor_style tensor;
 } dt_embedding_desc;
 
-/* Looks up rows of a new table with options: other initial values, a padding row, tensor
- * parallelism.
- * desc: NULL = {0}.
- * Errors (nil): a padding_idx that is not a row, a padding_idx in a table of more than 2^24
- * rows. */
+/* Looks up rows of a new table with options.
+ * Errors (nil): a padding_idx that is not a row, or in a table of more than 2^24 rows. */
 DT_API dt_tensor dt_nn_embedding_with(dt_tensor index, const char *name, int64_t rows, int64_t cols,
                                       const dt_embedding_desc *desc);
 
@@ -80,7 +69,6 @@ typedef struct dt_conv_layer_desc {
  * PyTorch: nn.Conv2d, nn.Conv1d, nn.ConvTranspose2d.
  * x: [in, H, W]; of dt_nn_conv1d [in, L].
  * kernel: height; .kernel_w sets another width.
- * desc: NULL = {0}.
  * result: [out, oh, ow]. */
 DT_API dt_tensor dt_nn_conv2d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
                               const dt_conv_layer_desc *desc);
@@ -102,8 +90,7 @@ typedef struct dt_conv3d_layer_desc {
  * kernel_w] and "name.bias" [out].
  * PyTorch: nn.Conv3d.
  * x: [in, D, H, W].
- * kernel: depth; .kernel_h and .kernel_w set other sides.
- * desc: NULL = {0}. */
+ * kernel: depth; .kernel_h and .kernel_w set other sides. */
 DT_API dt_tensor dt_nn_conv3d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
                               const dt_conv3d_layer_desc *desc);
 
@@ -117,39 +104,30 @@ typedef struct dt_attention_layer_desc {
     dt_cache_desc cache;
 } dt_attention_layer_desc;
 
-/* Applies multi-head attention from x to `from`.
- * PyTorch: nn.MultiheadAttention with batch_first, with its initial values.
- * x: [T, E].
+/* Applies nn.MultiheadAttention with batch_first, from x to `from`.
+ * x, result: [T, E].
  * from: [S, E]. {0} = x (self-attention).
  * heads: divides E.
- * desc: NULL = {0}.
- * result: [T, E].
  *
  * Parameters: "name.in_proj_weight" [E + 2 E', E] and "name.in_proj_bias": rows of queries, keys
  * and values, in this order. "name.out_proj.weight" [E, E] and "name.out_proj.bias". E' = E
  * kv_heads / heads.
  *
- * Boolean masks: with .bool_mask 1 means that a query may attend. In PyTorch's layer True means
- * that it may not.
+ * With .bool_mask 1 means that a query may attend: the opposite of PyTorch's layer.
  *
- * Errors (nil): heads that do not divide E; kv_heads that do not divide heads; x and from of
- * another rank or of two widths; those of dt_attention. */
+ * Errors (nil): x and from of another rank or of two widths; those of dt_attention. */
 DT_API dt_tensor dt_nn_multi_head_attention(dt_tensor x, dt_tensor from, const char *name,
                                             int64_t heads, const dt_attention_layer_desc *desc);
 
-/* Applies a bilinear layer: x1_i W_oij x2_j + b_o. Makes "name.weight" [out, in1, in2] and
- * "name.bias" [out].
- * PyTorch: nn.Bilinear.
+/* Applies nn.Bilinear: x1_i W_oij x2_j + b_o. Makes "name.weight" [out, in1, in2] and "name.bias"
+ * [out].
  * x1, x2: [..., in1] and [..., in2], with the same leading dimensions.
  * result: [..., out]. */
 DT_API dt_tensor dt_nn_bilinear(dt_tensor x1, dt_tensor x2, const char *name, int64_t out);
 
-/* Adds a low-rank update to y, a projection of x: y + alpha / rank * (x A^T) B^T (Hu et al., "LoRA:
- * Low-rank adaptation of large language models", 2021). Names and values are those of Hugging
- * Face's peft.
- * y: [..., out].
- * x: [..., in].
- * rank: 1 or more.
+/* Adds a low-rank update to y, a projection of x: y + alpha / rank * (x A^T) B^T (Hu et al.,
+ * "LoRA", 2021). Names and values are those of Hugging Face's peft.
+ * y: [..., out]; x: [..., in].
  *
  * Parameters: "name.lora_A.weight" [rank, in], initialised as nn.Linear's, and "name.lora_B.weight"
  * [out, rank], zeros. So the result is y at first.
@@ -157,24 +135,21 @@ DT_API dt_tensor dt_nn_bilinear(dt_tensor x1, dt_tensor x2, const char *name, in
  * To train only the updates: dt_program_desc.params = "*.lora_?.weight". dt_store_save_matching
  * saves them.
  *
- * Errors (nil): a rank below 1; an alpha that is not finite; x and y with other leading
- * dimensions. */
+ * Errors (nil): x and y with other leading dimensions. */
 DT_API dt_tensor dt_nn_lora(dt_tensor y, dt_tensor x, const char *name, int64_t rank, float alpha);
 
 /* Apply a gated feed-forward layer: gate(x W_gate) * (x W_up), then W_down. The gate is silu in
  * dt_nn_swiglu (Llama's layer) and gelu in dt_nn_geglu (T5's). Make, under Llama's names,
  * "name.gate_proj.weight" and "name.up_proj.weight" [hidden, E], and "name.down_proj.weight"
  * [E, hidden].
- * x: [..., E].
- * result: [..., E]. */
+ * x, result: [..., E]. */
 DT_API dt_tensor dt_nn_swiglu(dt_tensor x, const char *name, int64_t hidden);
 DT_API dt_tensor dt_nn_geglu(dt_tensor x, const char *name, int64_t hidden);
 
 /* Applies batch normalisation. Makes "name.weight" (ones) and "name.bias" (zeros), and the buffers
  * "name.running_mean" (zeros) and "name.running_var" (ones), each [C].
  * PyTorch: nn.BatchNorm1d and nn.BatchNorm2d.
- * x: [C, ...].
- * desc: NULL = {0}. */
+ * x: [C, ...]. */
 DT_API dt_tensor dt_nn_batch_norm(dt_tensor x, const char *name, const dt_batch_norm_desc *desc);
 /* Apply a normalisation with PyTorch's eps (RMS norm: FLT_EPSILON). Make "name.weight" (ones) and,
  * except for RMS norm, "name.bias" (zeros).
@@ -193,19 +168,16 @@ typedef struct dt_spectral_norm_desc {
  * it to dt_linear, dt_conv2d or others.
  * PyTorch: torch.nn.utils.parametrizations.spectral_norm with dim=0.
  * shape: [out, ...]. W is seen as [out, rest].
- * desc: NULL = {0}.
  *
  * Makes "name.parametrizations.weight.original" of `shape`, and the buffers
  * "name.parametrizations.weight.0._u" [out] and "..._v" [rest].
  *
  * Training programs first update u = W v / |W v| and v = W^T u / |W^T u|, without a gradient. A
- * step that commits stores them: once, for any number of micro-batches and replicas. Other programs
- * read the buffers and do not change them.
+ * step that commits stores them once.
  *
- * Before the first step: u and v are N(0, 1), where PyTorch makes 15 iterations. So sigma is below
- * the singular value in the first steps. Evaluate only after the first step.
+ * At first u and v are N(0, 1), where PyTorch makes 15 iterations. So sigma is below the singular
+ * value in the first steps. Evaluate only after the first step.
  *
- * Errors (nil): a shape of fewer than two dimensions or without elements; iterations or eps out of
- * range. */
+ * Errors (nil): a shape of fewer than two dimensions or without elements. */
 DT_API dt_tensor dt_nn_spectral_norm(dt_graph *graph, const char *name, dt_shape shape,
                                      const dt_spectral_norm_desc *desc);

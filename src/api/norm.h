@@ -1,14 +1,12 @@
-/* ---- Normalisation ------------------------------------------------------------------------------
+/* ---- Normalisation
  *
  * y = (x - mean) / sqrt(variance + eps) * w + b, with the biased variance. w and b may be {0}.
- * Layers with w and b of their own are dt_nn_layer_norm and others.
  * eps: 0 = PyTorch's default: 1e-5, for RMS norm FLT_EPSILON. DT_ZERO = 0.
  *
  * Large values: from about 1e19 the variance overflows f32, and all values normalised together
  * become NaN.
  *
- * Errors (nil), with op and shapes: an i32 tensor, weights of a wrong shape, groups that do not
- * divide the channels, a negative eps. */
+ * Errors (nil): an i32 tensor, weights of a wrong shape, groups that do not divide the channels. */
 
 /* Normalises over the last `dims` dimensions of each sample. PyTorch: F.layer_norm.
  * w, b: of the shape of these dimensions. */
@@ -23,10 +21,8 @@ DT_API dt_tensor dt_rms_norm(dt_tensor x, int dims, dt_tensor w, float eps);
  * w, b: [C]. */
 DT_API dt_tensor dt_group_norm(dt_tensor x, int groups, dt_tensor w, dt_tensor b, float eps);
 
-/* Makes a buffer: a named value that no gradient trains, such as a running statistic. It is saved
- * and loaded like a parameter.
- * PyTorch: register_buffer.
- * Errors: as dt_param. */
+/* Makes a buffer, as register_buffer: a named value that no gradient trains. It is saved and loaded
+ * like a parameter. Errors: as dt_param. */
 DT_API dt_tensor dt_buffer(dt_graph *graph, const char *name, dt_shape shape, dt_init init);
 
 /* {0}: PyTorch's defaults. */
@@ -49,17 +45,14 @@ typedef struct dt_batch_norm_desc {
  * statistics towards them, with the unbiased variance (n / (n - 1)). With micro-batches each of
  * these moves them, in order. Other programs use the running statistics.
  *
- * A program updates only what it computes. A batch norm that no loss, metric or output of it needs
- * is not part of the program. Its running statistics do not change, and its w and b get no
- * gradient. Use dt_freeze for these, or leave them out of .params.
+ * A batch norm that no loss, metric or output of a program needs is not part of it. Its running
+ * statistics do not change. Its w and b get no gradient: use dt_freeze, or leave them out of
+ * .params.
  *
- * If .params selects other parameters only, the statistics are still updated. They are not with
- * .frozen or the mode DT_MODE_EVAL.
+ * If .params selects other parameters only, the statistics are still updated, except with .frozen
+ * or DT_MODE_EVAL. If two calls share buffers, one of them needs .frozen.
  *
- * Shared buffers: only one call may update a buffer. If two calls share buffers, one of them needs
- * .frozen.
- *
- * Errors (nil): running tensors that are not buffers or that another call updates; a momentum
- * outside (0, 1]. From dt_program_create: a training program with a single value per channel. */
+ * Errors (nil): running tensors that are not buffers or that another call updates. From
+ * dt_program_create: a training program with a single value per channel. */
 DT_API dt_tensor dt_batch_norm(dt_tensor x, dt_tensor w, dt_tensor b, dt_tensor running_mean,
                                dt_tensor running_var, const dt_batch_norm_desc *desc);

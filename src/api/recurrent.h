@@ -1,9 +1,7 @@
-/* ---- Recurrent layers ---------------------------------------------------------------------------
+/* ---- Recurrent layers
  *
  * LSTM, GRU and RNN over the steps of each sample. Formulas, order of gates, names and initial
- * values (uniform in +-1/sqrt(hidden)) are PyTorch's. Each layer and direction is one launch on a
- * device, for any number of steps, and one for its gradient. There are no second derivatives:
- * dt_gradient of such a layer's gradient is an error. */
+ * values (uniform in +-1/sqrt(hidden)) are PyTorch's. There are no second derivatives. */
 
 /* {0}: one layer, one direction, from a state of zeros. D: number of directions, 1 or 2. P: size of
  * the state, which is .projection, or `hidden` without one. */
@@ -26,8 +24,7 @@ typedef struct dt_recurrent_desc {
 /* The results of a recurrent layer. Row layer * D + direction of h and c belongs to that layer and
  * direction.
  *
- * Truncated backpropagation through time: make h (and c) inputs and outputs of the program. Write
- * the values that you read to the inputs of the next batch. */
+ * Truncated backpropagation through time: make h (and c) inputs and outputs of the program. */
 typedef struct dt_recurrent {
     dt_tensor y; /* [T, D * P]: h of the last layer after each step */
     /* Final state: [layers * D, P] and [layers * D, hidden]. c: of dt_nn_lstm only, else nil. */
@@ -36,8 +33,6 @@ typedef struct dt_recurrent {
 
 /* Make a recurrent layer and apply it. PyTorch: nn.LSTM, nn.GRU and nn.RNN with batch_first.
  * x: [T, in], f32; T and in are at least 1.
- * hidden: 1 or more.
- * desc: NULL = {0}.
  *
  * Parameters of layer l: "name.weight_ih_l0" [G hidden, in], "name.weight_hh_l0" [G hidden, P],
  * "name.bias_ih_l0" and "name.bias_hh_l0" [G hidden]. Those of the other direction end in
@@ -46,11 +41,10 @@ typedef struct dt_recurrent {
  * Gates: G = 4 for LSTM (i f g o), 3 for GRU (r z n, where r multiplies W_hn h + b_hn) and 1 for
  * RNN.
  *
- * Lengths: with dt_recurrent_desc.lengths the other direction begins at a sample's last step.
+ * With dt_recurrent_desc.lengths the other direction begins at a sample's last step.
  *
- * Errors (all nil): x of another rank or type; hidden below 1; layers below 0 or above 64; a
- * projection that is not below hidden; dropout outside [0, 1]; lengths or states of another shape
- * or type; a member that only another kind of layer has. */
+ * Errors (all nil): a shape or type that does not fit; a member that only another kind of layer
+ * has. */
 DT_API dt_recurrent dt_nn_lstm(dt_tensor x, const char *name, int64_t hidden,
                                const dt_recurrent_desc *desc);
 DT_API dt_recurrent dt_nn_gru(dt_tensor x, const char *name, int64_t hidden,

@@ -1,13 +1,11 @@
-/* ---- Inside a renderer: the application's Vulkan device ----------------------------------------
+/* ---- Inside a renderer: the application's Vulkan device
  *
- * No Vulkan header is needed. Handles that are pointers (VkInstance, VkPhysicalDevice, VkDevice,
- * VkQueue) are void *. The others (VkSemaphore, VkBuffer) are uint64_t: cast them,
- * (uint64_t)semaphore, on 32-bit and 64-bit systems. docs/embedding.md describes all of this, with
+ * No Vulkan header is needed. VkInstance, VkPhysicalDevice, VkDevice and VkQueue are void *.
+ * VkSemaphore and VkBuffer are uint64_t: cast them, (uint64_t)semaphore. docs/embedding.md has
  * code. */
 
-/* The application's device, for dt_ctx_desc.vulkan. dtrain creates its own objects on this device
- * and submits to the queue. It destroys only its own objects. All handles must stay alive until the
- * context is destroyed. */
+/* The application's device, for dt_ctx_desc.vulkan. dtrain destroys only its own objects. All
+ * handles must stay alive until the context is destroyed. */
 typedef struct dt_vulkan_desc {
     /* vkGetInstanceProcAddr of the loader that made the instance, cast to this type. */
     void (*get_instance_proc_addr)(void);
@@ -16,16 +14,14 @@ typedef struct dt_vulkan_desc {
     void *device;          /* the logical device */
     void *queue;           /* supports compute; shared with the application under the lock */
     uint32_t queue_family; /* the family of .queue */
-    /* The feature timelineSemaphore was enabled at vkCreateDevice. Only dt_step_desc.wait and
-     * .signal need it. Kernels need no feature and no extension. */
+    /* timelineSemaphore was enabled at vkCreateDevice. Only dt_step_desc.wait and .signal need
+     * it. */
     bool timeline_semaphore;
-    /* VK_KHR_shader_float_controls was enabled at vkCreateDevice. Kernels then keep infinities and
-     * NaN where the driver reports shaderSignedZeroInfNanPreserveFloat32. Otherwise a driver with
-     * fast mathematics (MoltenVK) may change them. */
+    /* VK_KHR_shader_float_controls was enabled at vkCreateDevice. Otherwise a driver with fast
+     * mathematics (MoltenVK) may change infinities and NaN. */
     bool float_controls;
-    /* Held around each submission to the queue, on the thread that uses the context, and never
-     * during a wait. Set both or neither. NULL: only dtrain submits to the queue while a function
-     * of the context runs. */
+    /* Held around each submission to the queue, never during a wait. Set both or neither. NULL:
+     * only dtrain submits to the queue while a function of the context runs. */
     void (*lock)(void *user);
     void (*unlock)(void *user);
     void *user;
