@@ -1,7 +1,6 @@
 /* ---- Fit: epochs, validation, stopping, the best weights
  *
- * dt_trainer_fit is a training loop. It runs epochs and validation, stops early, keeps the best
- * weights, writes checkpoints and resumes from them. It prints nothing.
+ * dt_trainer_fit is a training loop. It prints nothing.
  *
  * Several ranks: all ranks call dt_trainer_fit with the same settings and stop at the same step.
  * Ranks may have different callbacks: their requests are agreed on after each step.
@@ -41,8 +40,8 @@ typedef enum dt_fit_stop {
  * At an epoch's end and before a checkpoint no step may be in flight. There one call, with .last,
  * covers the two newest steps. */
 typedef struct dt_fit_state {
-    dt_trainer *trainer;    /* the one that is trained */
-    dt_fit_event event;     /* why the callback is called */
+    dt_trainer *trainer;    /* the trainer */
+    dt_fit_event event;     /* why it is called */
     dt_fit_stop stop;       /* a callback may set DT_FIT_STOP_CALLBACK: no rank then starts a
                              * step */
     uint64_t epoch, epochs; /* completed since training began; at the end (dt_fit_desc.epochs) */
@@ -115,12 +114,14 @@ typedef struct dt_fit_desc {
 
 /* One row: a validation, or an epoch's end if there is no validation. */
 typedef struct dt_history_entry {
-    uint64_t epoch, step;                                    /* epochs completed, steps committed */
-    double seconds;                                          /* since the fit began */
-    double lr;                                               /* as dt_train_report.lr */
-    double loss, metric[DT_MAX_TERMS];                       /* of training, in the epoch so far */
+    uint64_t epoch, step; /* epochs completed, steps committed */
+    double seconds;       /* since the fit began */
+    double lr;            /* as dt_train_report.lr */
+    /* of training, in the epoch so far */
+    double loss, metric[DT_MAX_TERMS];
     double validation_loss, validation_metric[DT_MAX_TERMS]; /* 0 without validation; may be NaN */
-    bool better;                                             /* the best watched value so far */
+    /* the best watched value so far */
+    bool better;
 } dt_history_entry;
 
 /* The history of a fit. */
@@ -141,14 +142,13 @@ typedef struct dt_history {
 /* Trains a model until an end of desc, a callback or an error stops it.
  *
  * history: may be NULL. It is filled in whatever the result; after every error .stop is
- * DT_FIT_STOP_FAILED. Ownership: the caller's, to be freed with dt_history_destroy.
+ * DT_FIT_STOP_FAILED. Free it with dt_history_destroy.
  *
  * A NaN or infinity in training skips the step; see .max_skips. If no watched value was finite, the
  * result is DT_OK, with a warning in the log and in dt_ctx_error().
  *
- * A checkpoint that fails after the first step is an error in the log, and training continues.
- *
- * If all steps are already done, the result is DT_OK with an empty history.
+ * A checkpoint that fails after the first step is an error in the log, and training continues. If
+ * all steps are done already, the result is DT_OK with an empty history.
  *
  * Errors: INVALID (neither epochs nor steps; a .watch.metric that does not exist; without .epochs,
  * an epoch of which .skip_empty left out every step), NUMERIC (.max_skips), IO (.checkpoint.folder
@@ -198,7 +198,7 @@ typedef struct dt_lr_curve {
 
 /* Runs a learning-rate range test. All ranks call it with the same settings, and get the same
  * curve. The optimizer's own schedule is not used.
- * curve: the caller's, to be freed with dt_lr_curve_destroy.
+ * curve: free it with dt_lr_curve_destroy.
  *
  * .file stays if the job is lost, or if the state cannot be read back (MEMORY, IO). dt_trainer_load
  * restores the state from it.
@@ -213,8 +213,8 @@ DT_API void dt_lr_curve_destroy(dt_lr_curve *curve);
 /* ---- Progress bar
  *
  * A callback for dt_fit_desc.callbacks: {dt_progress_show, &progress}. On a terminal it rewrites
- * one line as steps end. In a file or pipe each epoch has a line. Ranks other than 0 print nothing.
- * The line also has the steps skipped for a NaN and the failed checkpoints, if any. */
+ * one line as steps end. In a file or pipe each epoch has a line. Ranks other than 0 print
+ * nothing. */
 
 typedef struct dt_progress {
     void *file;             /* a FILE *; NULL = stdout */

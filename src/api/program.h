@@ -1,9 +1,7 @@
 /* ---- Stores: a graph's values on one device
  *
  * A step is open between dt_program_begin and dt_program_end, or after dt_program_start until
- * dt_program_wait. Functions that would disturb an open step return INVALID.
- *
- * Threads: the context's. */
+ * dt_program_wait. Functions that would disturb an open step return INVALID. */
 
 typedef struct dt_store dt_store;
 
@@ -134,28 +132,29 @@ DT_API dt_result dt_store_state_hash(dt_store *store, uint64_t *hash);
 
 /* ---- Optimizers */
 
-/* LAMB, LARS, Muon and Adafactor look at whole parameters. A group of theirs can be .elementwise,
- * as biases and the weights of norms mostly are. It cannot be .sparse. */
+/* Without a source they are torch.optim's. LAMB, LARS, Muon and Adafactor look at whole parameters.
+ * A group of theirs can be .elementwise, as biases and the weights of norms mostly are. It cannot
+ * be .sparse. */
 typedef enum dt_optim_kind {
     DT_OPTIM_DEFAULT,  /* AdamW */
-    DT_OPTIM_SGD,      /* torch.optim.SGD */
-    DT_OPTIM_ADAM,     /* torch.optim.Adam: decay is added to the gradient */
-    DT_OPTIM_ADAMW,    /* torch.optim.AdamW: decay shrinks the weight */
-    DT_OPTIM_AMSGRAD,  /* torch.optim.Adam with amsgrad=True */
-    DT_OPTIM_AMSGRADW, /* torch.optim.AdamW with amsgrad=True */
-    DT_OPTIM_RMSPROP,  /* torch.optim.RMSprop */
-    DT_OPTIM_ADAGRAD,  /* torch.optim.Adagrad */
-    DT_OPTIM_ADADELTA, /* torch.optim.Adadelta */
-    DT_OPTIM_ADAMAX,   /* torch.optim.Adamax */
-    DT_OPTIM_NADAM,    /* torch.optim.NAdam, of momentum_decay 4e-3; keeps three moments */
-    DT_OPTIM_RADAM,    /* torch.optim.RAdam */
-    DT_OPTIM_RPROP,    /* torch.optim.Rprop, of etas 0.5 and 1.2 and sizes of 1e-6 to 50 */
+    DT_OPTIM_SGD,      /* SGD */
+    DT_OPTIM_ADAM,     /* Adam: decay is added to the gradient */
+    DT_OPTIM_ADAMW,    /* AdamW: decay shrinks the weight */
+    DT_OPTIM_AMSGRAD,  /* Adam with amsgrad=True */
+    DT_OPTIM_AMSGRADW, /* AdamW with amsgrad=True */
+    DT_OPTIM_RMSPROP,  /* RMSprop */
+    DT_OPTIM_ADAGRAD,  /* Adagrad */
+    DT_OPTIM_ADADELTA, /* Adadelta */
+    DT_OPTIM_ADAMAX,   /* Adamax */
+    DT_OPTIM_NADAM,    /* NAdam, of momentum_decay 4e-3; keeps three moments */
+    DT_OPTIM_RADAM,    /* RAdam */
+    DT_OPTIM_RPROP,    /* Rprop, of etas 0.5 and 1.2 and sizes of 1e-6 to 50 */
     DT_OPTIM_LION,     /* Chen et al. 2023: only signs; decay shrinks the weight */
     DT_OPTIM_LAMB,     /* You et al. 2020: AdamW's direction, scaled to the weight's length */
     /* You et al. 2017: SGD by gradients scaled to .trust_coefficient of the weight's length. */
     DT_OPTIM_LARS,
-    DT_OPTIM_MUON, /* torch.optim.Muon, in f32: orthogonal steps for matrices, else AdamW */
-    /* torch.optim.Adafactor, of epsilon1 None and d 1; keeps one moment. For matrices that is only
+    DT_OPTIM_MUON, /* Muon, in f32: orthogonal steps for matrices, else AdamW */
+    /* Adafactor, of epsilon1 None and d 1; keeps one moment. For matrices that is only
      * the means of rows and columns. */
     DT_OPTIM_ADAFACTOR
 } dt_optim_kind;
@@ -167,11 +166,10 @@ typedef enum dt_optim_kind {
  * sparse gradients. A row (of the first axis) whose gradient is all 0 is unchanged: no decay, and
  * its moments stay. Step counts are the parameter's. Rows have at most 16384 elements.
  *
- * A table costs less still if only a dt_embedding reads it, with at most half as many indices as
- * rows. A step then reads and writes only rows that are indexed now or were in the step before. The
- * bits are those of a dense gradient. For other tables only the update is cheaper. So it is below
- * 65536 elements, and with micro-batches, ZeRO, several replicas or ranks, pipeline stages or
- * tensor ranks. */
+ * A step touches only rows indexed now or in the step before, if all of this holds. Only a
+ * dt_embedding reads the table, with indices for at most half of its rows. The table has 65536
+ * elements or more. There is one replica, without micro-batches, ZeRO, stages or tensor ranks.
+ * Elsewhere only the update is cheaper. */
 typedef struct dt_optim_group {
     const char *params;  /* patterns: "*.bias", "head.*, tok.weight"; see PATTERNS above */
     double lr_scale;     /* 0 = 1 */
@@ -191,7 +189,7 @@ typedef enum dt_average_kind {
 /* A second set of weights: the average of the weights after step .start and every .every steps
  * later. Up to the first of these steps the average is the weights themselves. So it is at a
  * store's first step that averages the parameter. Buffers, such as batch norm's statistics, are not
- * averaged: a user of averages gets the present ones.
+ * averaged.
  *
  * An average takes the memory of one moment, and is in checkpoints as moments are.
  * dt_program_desc.averaged, dt_trainer_desc.averaged, dt_store_save_averaged and dt_store_read use
@@ -228,8 +226,8 @@ typedef struct dt_average {
  *
  * A member that its kind does not use must be 0 or DT_ZERO (INVALID).
  *
- * Ranges are PyTorch's: at least 0; beta1 and beta2 below 1, rho at most 1. Two are narrower, so
- * that moments converge: alpha is at most 1, and Muon's momentum is below 1. */
+ * Ranges are PyTorch's: at least 0; beta1 and beta2 below 1, rho at most 1. Also alpha is at most
+ * 1, and Muon's momentum below 1. */
 typedef struct dt_optim_desc {
     dt_optim_kind kind;         /* 0 = AdamW */
     double lr;                  /* learning rate; 0 = as in the table */
@@ -246,7 +244,7 @@ typedef struct dt_optim_desc {
     bool maximize;              /* maximize the loss: steps go along the gradient */
     double clip_norm;  /* 0 = off; the gradient's 2-norm over all parameters, as clip_grad_norm_ */
     double clip_value; /* 0 = off; each element, as clip_grad_value_ */
-    /* Parameters with settings of their own, up to the first without .params. */
+    /* Up to the first without .params. */
     dt_optim_group groups[DT_MAX_GROUPS - 1];
     dt_schedule schedule[DT_MAX_PHASES]; /* of the rate; {{0}}: lr in every step */
     dt_average average;                  /* {0} = none */
@@ -262,14 +260,11 @@ DT_API dt_result dt_optim_lr(dt_ctx *ctx, const dt_optim_desc *desc, uint64_t st
  *
  * The programs of a store share memory, so only one of them can have an open step. Programs with
  * .concurrent run beside it, one at a time, by dt_program_run and dt_program_start. After
- * DEVICE_LOST the store must be restored (dt_store_restore) or created again.
- *
- * Threads: the context's. */
+ * DEVICE_LOST the store must be restored (dt_store_restore) or created again. */
 
 typedef struct dt_program dt_program;
 
-/* A term to minimise, such as dt_cross_entropy or dt_mean_loss. A loss of each element (dt_huber,
- * dt_cross_entropy_each) is not a term: give it to dt_mean_loss or dt_weighted_loss first. */
+/* A term to minimise, such as dt_cross_entropy or dt_mean_loss. */
 typedef struct dt_loss {
     dt_tensor term;    /* nil ends a list of losses */
     float coefficient; /* 0 = 1, DT_ZERO = 0 */
@@ -311,10 +306,7 @@ typedef struct dt_external_buffer {
  *
  * concurrent: may run while another program of the store has an open step. It sees the parameters
  * from before that step, or from after it once the step's commit has begun. It has memory of its
- * own (dt_program_info.transient_bytes). It cannot have .optim or gradients.
- *
- * memory_bytes: if keeping all transients takes more than this, the backward pass computes some
- * tensors again, as by dt_recompute. */
+ * own. It cannot have .optim or gradients. */
 typedef struct dt_program_desc {
     dt_tensor loss;                    /* short for losses[0].term */
     dt_loss losses[DT_MAX_TERMS];      /* minimised together: the sum of coefficient * value */
@@ -324,16 +316,16 @@ typedef struct dt_program_desc {
      * backward. */
     dt_tensor host_gradients[DT_MAX_OUTPUTS];
     int batch;                                   /* samples; 0 = 1 */
-    dt_input_shape shapes[DT_MAX_OUTPUTS];       /* inputs of another shape here: see above */
-    dt_external_buffer external[DT_MAX_OUTPUTS]; /* inputs and outputs in buffers: see above */
+    dt_input_shape shapes[DT_MAX_OUTPUTS];       /* see above */
+    dt_external_buffer external[DT_MAX_OUTPUTS]; /* see above */
     const dt_optim_desc *optim;                  /* NULL: the program does not train */
     bool gradients;                              /* compute gradients without an optimizer */
     const char *params; /* patterns of the parameters to train; NULL = all not frozen */
     dt_mode mode;       /* of dropout and batch norm; 0 = DT_MODE_DEFAULT */
-    bool cached;        /* keep keys and values of every run: see above */
+    bool cached;        /* see above */
     /* Use the averages that an earlier program's dt_optim_desc.average keeps. Without gradients. */
     bool averaged;
-    bool concurrent; /* run beside another program's step: see above */
+    bool concurrent; /* see above */
     int in_flight;   /* the most steps that dt_program_start has in flight: 1 or 2; 0 = 1 */
     /* Gradients can be accumulated over any number of micro-batches (dt_step_desc). Doubles the
      * gradients' memory. */
@@ -342,7 +334,8 @@ typedef struct dt_program_desc {
      * GPU's step waits once more. */
     bool skip_empty;
     size_t bucket_bytes; /* a backward segment ends after this many bytes of gradients; 0 = 4 MiB */
-    uint64_t memory_bytes; /* the most transient bytes (dt_program_info); 0 = no limit */
+    uint64_t memory_bytes; /* the most transient bytes, by dt_recompute of some tensors; 0 = no
+                            * limit */
     /* Do not check losses, gradients and updated values for NaN and infinity. With .clip_norm a
      * gradient that is not finite is still NUMERIC. */
     bool no_check;
@@ -358,16 +351,17 @@ typedef struct dt_program_desc {
  * memory_bytes that nothing fits: the text has the least that was found), DEVICE, DEVICE_LOST.
  *
  * A parameter without a gradient: no loss depends on it, or only through dt_detach, comparisons or
- * class numbers. PyTorch leaves its .grad None. If losses depend on it only through step functions
- * (dt_sign, dt_round, dt_heaviside), its gradient is 0; momentum and decay move it. */
+ * class numbers. If losses depend on it only through step functions (dt_sign, dt_round,
+ * dt_heaviside), its gradient is 0; momentum and decay move it. */
 DT_API dt_result dt_program_create(dt_store *store, const dt_program_desc *desc, dt_program **out);
 /* Destroys a program. An open step is cancelled, or finished if its commit has started. */
 DT_API void dt_program_destroy(dt_program *program);
 
-/* Exact figures, known before anything runs. Bytes are of device memory. */
+/* Known before anything runs. Bytes are of device memory. */
 typedef struct dt_program_info {
-    int batch;                                         /* samples */
-    uint64_t param_bytes, gradient_bytes, state_bytes; /* of the store */
+    int batch; /* samples */
+    /* of the store */
+    uint64_t param_bytes, gradient_bytes, state_bytes;
     uint64_t cache_bytes; /* keys and values that it keeps for programs of .cached */
     /* What it uses of the store's shared memory; with .concurrent: its own memory. */
     uint64_t transient_bytes;
@@ -397,7 +391,7 @@ DT_API dt_result dt_program_write_gradient(dt_program *program, dt_tensor y, con
  * Errors: INVALID (not one of the outputs, bytes, nothing has run yet). */
 DT_API dt_result dt_program_read(dt_program *program, dt_tensor output, void *data, size_t bytes);
 
-/* {0}: the next step, of one batch.
+/* {0} or NULL: the next step, of one batch.
  *
  * Micro-batches: run micro_batch = 0 .. micro_batches - 1 in order, with programs created with
  * .accumulate. These may be one, or several that train the same parameters. The last micro-batch
@@ -421,7 +415,7 @@ typedef struct dt_step_desc {
     dt_vulkan_semaphore wait, signal;
 } dt_step_desc;
 
-/* The results of a step. A term's value is sum / weight.
+/* The results of a step. A term's value is sum / weight. As an argument it may be NULL.
  *
  * empty: no loss has a target that counts, as all are ignored or have weight 0. Loss and gradients
  * are 0 (PyTorch: NaN). Momentum and decay still move weights; with .skip_empty the store is
@@ -442,7 +436,7 @@ typedef struct dt_report {
     const char *fault_op;
 } dt_report;
 
-/* Runs a step and waits for it. step and report may be NULL.
+/* Runs a step and waits for it.
  * Errors: NUMERIC (a NaN or infinity in a loss or gradient, with the op; or in a weight, moment or
  * running statistic that the update would write, with the parameter), DEVICE_LOST, INVALID (an
  * input was never written, an open step in this store, a wrong dt_step_desc). After NUMERIC the
@@ -452,16 +446,18 @@ typedef struct dt_report {
  * the other step's commit has begun, it is finished first, and that step is then DONE. */
 DT_API dt_result dt_program_run(dt_program *program, const dt_step_desc *step, dt_report *report);
 
-/* Starts a step and does not wait for it. With .in_flight = 2 the host may start the next one too,
- * which hides its time on a GPU. Inputs and outputs then take memory twice. The bits are those of
- * dt_program_run. On the CPU a step has run when the call returns.
+/* Starts a step and does not wait for it. With .in_flight = 2 the host may start the next one too.
+ * Inputs and outputs then take memory twice. The bits are those of dt_program_run. On the CPU a
+ * step has run when the call returns.
  *
- *     If .in_flight steps are in flight, dt_program_start and dt_program_write first wait for the oldest. Its report is lost, unless dt_program_wait gets it. If it failed, they return its error, and do nothing else. A step that was in flight after a failed one does not run. It ends with NUMERIC, and a report with .not_run. Steps that commit nothing wait for those before them.
+ * If .in_flight steps are in flight, dt_program_start and dt_program_write first wait for the
+ * oldest. Its report is lost, unless dt_program_wait gets it. If it failed, they return its error,
+ * and do nothing else. A step that was in flight after a failed one does not run. It ends with
+ * NUMERIC, and a report with .not_run. Steps that commit nothing wait for those before them.
  * Errors: as for dt_program_run. */
 DT_API dt_result dt_program_start(dt_program *program, const dt_step_desc *step);
 /* Waits for the oldest step that dt_program_start has in flight, and ends it. dt_program_read then
  * reads its outputs, until a dt_program_start reuses the slot.
- * report: may be NULL.
  * Errors: INVALID (no such step), and those of dt_program_run. */
 DT_API dt_result dt_program_wait(dt_program *program, dt_report *report);
 
@@ -480,26 +476,24 @@ typedef enum dt_step_state {
     DT_STEP_DONE     /* all segments have run: call dt_program_end */
 } dt_step_state;
 
-/* Begins a step in segments. step may be NULL. Errors: INVALID, as for dt_program_run. */
+/* Begins a step in segments. Errors: INVALID, as for dt_program_run. */
 DT_API dt_result dt_program_begin(dt_program *program, const dt_step_desc *step);
 /* Starts the next segment, or checks whether the running one has ended.
  * Errors: INVALID (no open step; a host gradient was never written, and the step stays open),
  * DEVICE_LOST (the step has ended). */
 DT_API dt_result dt_program_advance(dt_program *program, dt_step_state *state);
 /* Advances a step by the work that is expected to take `ms` milliseconds, at least a part of one
- * launch. The estimate improves with every step that is advanced so. It stops after the forward
- * segment if the host writes gradients. dt_program_advance may be mixed in: it continues to the end
- * of the segment. The bits are those of dt_program_run.
+ * launch. It stops after the forward segment if the host writes gradients. dt_program_advance may
+ * be mixed in: it continues to the end of the segment. The bits are those of dt_program_run.
  * ms: of the device's time. While a GPU is busy with an earlier call, nothing more is started.
  * Errors: as for dt_program_advance; INVALID (ms is not above 0). */
 DT_API dt_result dt_program_advance_for(dt_program *program, double ms, dt_step_state *state);
 /* Ends a step all of whose segments were started. Waits for the last one.
- * report: may be NULL. Errors: as for dt_program_run. */
+ * Errors: as for dt_program_run. */
 DT_API dt_result dt_program_end(dt_program *program, dt_report *report);
 /* Ends a step early. Waits for the running segment, or the running part of it. A commit that has
  * started is finished, as by dt_program_end. Otherwise parameters and optimizer state are as before
  * dt_program_begin.
- * report: may be NULL; .committed says which.
  * Errors: INVALID (no open step), DEVICE_LOST, NUMERIC (as for dt_program_end, if the commit had
  * started). */
 DT_API dt_result dt_program_cancel(dt_program *program, dt_report *report);

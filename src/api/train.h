@@ -1,9 +1,8 @@
 /* ---- Training: a model, its data, devices and ranks
  *
  * A trainer owns one replica of the model on each of its devices and trains them as one. A step
- * takes `batch` samples for the whole job and gives each replica its share. Gradients are summed
- * while the backward pass is still running. Then all replicas make the same update. With a dt_comm
- * the same job runs on several processes and hosts.
+ * takes `batch` samples for the whole job and gives each replica its share. With a dt_comm the same
+ * job runs on several processes and hosts.
  *
  * Threads: the context's. A trainer starts one thread for each device after the first, and those of
  * dt_dataset.threads. */
@@ -76,11 +75,9 @@ typedef enum dt_tail {
 /* How the replicas of a job share what they learn. */
 typedef enum dt_train_mode {
     DT_TRAIN_SYNCHRONOUS, /* the default: gradients are summed in every step */
-    /* Local SGD (McMahan et al. 2017) and DiLoCo (Douillard et al. 2023): each replica makes
-     * .local.steps steps by itself, a round. Then the weights are averaged: see dt_local_desc. */
+    /* Local SGD (McMahan et al. 2017) and DiLoCo (Douillard et al. 2023): see dt_local_desc. */
     DT_TRAIN_LOCAL,
-    /* A worker of parameter servers (dt_server), which hold and update the parameters. Each step
-     * computes the gradient of one batch slice: see dt_worker_desc. */
+    /* A worker of parameter servers (dt_server): see dt_worker_desc. */
     DT_TRAIN_SERVER
 } dt_train_mode;
 
@@ -121,7 +118,6 @@ typedef enum dt_zero_stage {
  * rank p % tensor of stage (p / tensor) % pipeline of replica p / (tensor * pipeline).
  *
  * Data: the batch is cut into .batch_slices, each with its own gradient and batch norm statistics.
- * With 8 slices, 1, 2, 4 or 8 replicas give the same bits.
  *
  * Pipeline: a device holds one stage of the model, with its gradients and optimizer state. Stages
  * are cut by work, or by dt_stage. See docs/distributed.md#pipeline.
@@ -182,8 +178,8 @@ typedef enum dt_compress {
 /* DT_TRAIN_LOCAL: a round is .steps steps of each replica, over its own part of each batch and with
  * its own optimizer. A round ends early with an epoch. Then the differences (weights at the round's
  * start minus weights now) are averaged over all replicas. The outer optimizer moves the round's
- * start by the average. Results depend on the number of replicas. `batch` is still that of the
- * whole job. Leave .parallel.batch_slices at 0.
+ * start by the average. Results depend on the number of replicas. Leave .parallel.batch_slices at
+ * 0.
  *
  * Local SGD: .local.outer = {1, DT_ZERO}. DiLoCo: AdamW and .local.outer = {0}. See
  * docs/distributed.md#local-steps. */
@@ -225,11 +221,11 @@ typedef struct dt_checkpoint_desc {
 
 /* Limits of memory and of how far a GPU runs ahead.
  *
- * in_flight: steps in flight at once on a GPU that is the whole job. That is one rank, one device
- * and one batch slice, without offload, local steps and DT_BALANCE_MEASURED. With .accumulate it is
- * also without .skip_empty and without running statistics of batch norm. Elsewhere one step is in
- * flight. With 2, dt_trainer_step returns while its step is in flight (dt_trainer_wait). A fit's
- * callbacks see a step when the next one has begun. The bits are the same. */
+ * in_flight: steps in flight at once on a GPU that is the whole job: one rank, device and batch
+ * slice. It needs no offload, local steps or DT_BALANCE_MEASURED. With .accumulate it also needs no
+ * .skip_empty and no running statistics of batch norm. Elsewhere it is 1. With 2, dt_trainer_step
+ * returns while its step is in flight (dt_trainer_wait). A fit's callbacks see a step when the next
+ * one has begun. The bits are the same. */
 typedef struct dt_limits_desc {
     /* The most transient bytes of each replica while it trains, as in dt_program_desc; 0 = no
      * limit. The bits are the same, so ranks may differ. */
@@ -238,8 +234,7 @@ typedef struct dt_limits_desc {
     int in_flight;
 } dt_limits_desc;
 
-/* {0} except for a loss and data trains on one device. Members are the model, the data, then
- * devices and ranks. */
+/* {0} except for a loss and data trains on one device. */
 typedef struct dt_trainer_desc {
     dt_tensor loss;               /* short for losses[0].term */
     dt_loss losses[DT_MAX_TERMS]; /* minimised together: the sum of coefficient * value */
@@ -305,8 +300,9 @@ DT_API void dt_trainer_destroy(dt_trainer *trainer);
  * and after every later step, so with several ranks all of them call it. NULL if a device or rank
  * is lost whose values it lacks.
  *
- * .parallel.zero_stage 2, 3: the same, but only this call gathers the parameters. After a step,
- * reading parameters of the store is INVALID until the next call. */
+ * .parallel.zero_stage 2, 3: only this call gathers the parameters, so with several ranks all call
+ * it; NULL as above. After a step, reading parameters of the store is INVALID until the next
+ * call. */
 DT_API dt_store *dt_trainer_store(dt_trainer *trainer);
 
 /* Sets the value of an input made by dt_input_shared, from the next step or evaluation on. The data
@@ -320,7 +316,7 @@ DT_API dt_result dt_trainer_set_input(dt_trainer *trainer, dt_tensor input, cons
                                       size_t bytes);
 
 /* The results of one or more steps, over the whole job. All but the times are the same on all
- * ranks.
+ * ranks. As an argument it may be NULL.
  *
  * DT_TRAIN_LOCAL: within a round a report of dt_trainer_step is of this process's replicas, but
  * samples are those of the whole batch. gradient_norm is its first replica's. With round_ended the
@@ -332,7 +328,7 @@ DT_API dt_result dt_trainer_set_input(dt_trainer *trainer, dt_tensor input, cons
  * backward_seconds may contain the end of its forward pass. All three are 0 for a GPU that is the
  * whole job (dt_limits_desc), with DT_TRAIN_LOCAL, and for a server's worker: use dt_profile. */
 typedef struct dt_train_report {
-    uint64_t step;           /* steps committed since the beginning of training */
+    uint64_t step;           /* steps committed since training began */
     uint64_t epoch;          /* of these samples, counted from 0 */
     bool epoch_ended;        /* these samples were the last of the epoch */
     uint64_t samples, steps; /* in this report */
@@ -349,13 +345,13 @@ typedef struct dt_train_report {
      * device's waiting for other stages. Of a tensor group: only between micro-batches. Of a
      * worker: for servers. */
     double wait_seconds;
-    double data_seconds;                                      /* of seconds: waiting for samples */
-    double forward_seconds, backward_seconds, commit_seconds; /* of seconds: see above */
-    uint64_t round;   /* DT_TRAIN_LOCAL: rounds that have ended since the beginning of training */
+    double data_seconds; /* of seconds: waiting for samples */
+    /* of seconds: see above */
+    double forward_seconds, backward_seconds, commit_seconds;
+    uint64_t round;   /* DT_TRAIN_LOCAL: rounds that have ended since then */
     bool round_ended; /* all replicas have the same weights again */
     uint64_t skipped; /* DT_TRAIN_LOCAL, _SERVER: steps left out for a NaN or infinity */
-    /* Steps in which no loss of the batch has a target that counts (DT_TRAIN_LOCAL: replicas'
-     * steps). Their loss is 0; momentum and decay move weights unless .skip_empty. 0 for
+    /* Steps that are .empty as in dt_report (DT_TRAIN_LOCAL: replicas' steps). 0 for
      * dt_trainer_evaluate. */
     uint64_t empty;
     /* Checkpoints that dt_trainer_step and _epoch could not write. The reason: dt_trainer_info. */
@@ -365,7 +361,6 @@ typedef struct dt_train_report {
 /* Makes one step. On an error the weights are as before the step. The next call tries the step
  * again, except after NUMERIC. Its samples are prefetched: if you repair the data, the next call
  * may still fail once.
- * report: may be NULL.
  * Errors: NUMERIC (a NaN or infinity in a loss or gradient, with op and rank; or in a value that
  * the update would write, with the parameter; training can continue), INVALID (a label out of
  * range, with its row; a shared input that was never set), the result of dt_dataset.sample,
@@ -374,10 +369,10 @@ typedef struct dt_train_report {
  *
  * DT_TRAIN_LOCAL: an error in the middle of a round is only this rank's, which tries its step
  * again. A replica whose step has a NaN or infinity leaves that step out. All ranks get NUMERIC
- * when the round has ended, with the first reason. A round may end with the weights that it began
- * with. INVALID: ranks set different rates or coefficients. NUMERIC: the outer step is not finite.
- * Other ranks learn at the round's end that a rank or device is lost. All keep the weights of the
- * round's beginning, or of its end if it had been reached.
+ * when the round has ended. A round may end with the weights that it began with. INVALID: ranks set
+ * different rates or coefficients. NUMERIC: the outer step is not finite. Other ranks learn at the
+ * round's end that a rank or device is lost. All keep the weights of the round's beginning, or of
+ * its end if it had been reached.
  *
  * DT_TRAIN_SERVER: a step is one batch slice, and so is the report. The store has the parameters
  * that it was computed with. When an epoch is over for all workers, a step brings its last
@@ -390,12 +385,11 @@ DT_API dt_result dt_trainer_step(dt_trainer *trainer, dt_train_report *report);
  * report is 0. At an epoch's end no step is in flight. A step that was in flight after a failed one
  * is made again. Evaluation, checkpoints, loading, dt_trainer_set_coefficient and dt_trainer_store
  * finish the steps in flight first. After a later dt_trainer_step, using the store is INVALID until
- * the next dt_trainer_store.
- * report: may be NULL. Errors: as for dt_trainer_step. */
+ * the next dt_trainer_store. Errors: as for dt_trainer_step. */
 DT_API dt_result dt_trainer_wait(dt_trainer *trainer, dt_train_report *report);
 /* Makes steps until the epoch ends, also from the middle of one after dt_trainer_resume. A step
- * that fails with NUMERIC is left out, and the result is NUMERIC.
- * report: may be NULL. Errors: as for dt_trainer_step. */
+ * that fails with NUMERIC is left out, and the result is NUMERIC. Errors: as for
+ * dt_trainer_step. */
 DT_API dt_result dt_trainer_epoch(dt_trainer *trainer, dt_train_report *report);
 /* Computes losses and metrics over a dataset. All ranks call it, and each computes a share.
  * batch: samples per replica at a time; 0 = as in training.
@@ -418,8 +412,7 @@ DT_API dt_result dt_trainer_set_lr(dt_trainer *trainer, double lr);
  * Errors: INVALID (the optimizer's schedule has no plateau). */
 DT_API dt_result dt_trainer_report_metric(dt_trainer *trainer, double value);
 /* Sets the coefficient of losses[loss] from the next step on, as dt_trainer_set_lr the rate.
- * Errors, with the coefficient unchanged: INVALID (no such loss; a value that is not finite or too
- * large for an f32). */
+ * Errors: INVALID (no such loss; not finite or too large for an f32). */
 DT_API dt_result dt_trainer_set_coefficient(dt_trainer *trainer, int loss, double value);
 
 /* Saves all state that training changes: parameters, buffers, optimizer state, step, sample order,
@@ -433,15 +426,15 @@ DT_API dt_result dt_trainer_set_coefficient(dt_trainer *trainer, int loss, doubl
  * docs/distributed.md#errors-of-a-step says which ranks have it.
  *
  * DT_TRAIN_LOCAL: the file also has the outer optimizer's momentum and each replica's moments. Rank
- * 0 needs memory for them while it saves. The same number of replicas continues with the same bits.
- * Otherwise replica k takes the moments of the file's replica k mod its number, so bits differ. In
- * the middle of a round saving is INVALID; checkpoints that are due wait for its end. */
+ * 0 needs memory for them while it saves. Another number of replicas continues with other bits:
+ * replica k takes the moments of the file's replica k mod its number. In the middle of a round
+ * saving is INVALID; checkpoints that are due wait for its end. */
 DT_API dt_result dt_trainer_save(dt_trainer *trainer, const char *path);
 /* Loads a file written by dt_trainer_save, and continues from it. All ranks call it; rank 0 reads.
  * There may be any number of replicas up to the file's batch slices. If creating programs for the
  * file's slices fails, the trainer can only be saved and destroyed. The model must have parameters
  * and buffers of the same names and shapes, in any order. It must have the same kind of optimizer.
- * If the graph differs otherwise, a warning in the log names the first op that does.
+ * If the graph differs otherwise, a warning names the first op.
  * path: matters only on rank 0.
  * Errors, with the state unchanged: IO, FORMAT (truncated; a wrong checksum; a value that is NaN or
  * infinite, with its tensor), INVALID (another model: the first parameter that differs is named;
@@ -459,9 +452,9 @@ DT_API dt_result dt_trainer_checkpoint(dt_trainer *trainer);
 /* Continues from the newest checkpoint in that folder. All ranks call it. If that is damaged
  * (FORMAT; also by a NaN), it takes the newest good one and returns DT_OK. A warning in the log and
  * in dt_ctx_error() names the damage and the step.
- * found: false if the folder has no checkpoint; nothing changes then. May be NULL.
+ * found: false if the folder has no checkpoint. May be NULL.
  * Errors: as for dt_trainer_load, if no good checkpoint is left, or if the newest is damaged and
- * .checkpoint.strict is set. The message names the good ones, if there are any. */
+ * .checkpoint.strict is set. */
 DT_API dt_result dt_trainer_resume(dt_trainer *trainer, bool *found);
 /* Asks for a checkpoint after the current step.
  * Threads: any, on any rank, and signal handlers. */
