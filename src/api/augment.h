@@ -6,8 +6,7 @@
  * Order: shift and crop, flips, rotation, brightness, contrast, saturation, noise, normalisation,
  * cutout, mixup or cutmix.
  *
- * Values: before the normalisation they are as the column or .sample gives them. Brightness,
- * contrast and saturation need values in [0, 1].
+ * Brightness, contrast and saturation need values in [0, 1].
  *
  * Validation sets: give them a description of their own, with the normalisation only.
  *

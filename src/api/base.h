@@ -85,8 +85,8 @@ typedef struct dt_logger {
 
 /* A handler of errors. It is called once for each of your calls that fails, also with NUMERIC,
  * before that returns. It may call whatever was allowed where the failed call was made. It may also
- * end the process. It is not called if the object is NULL, nor for errors of a dt_comm itself. Nor
- * is it called for dt_csv_read on a thread that did not open the file.
+ * end the process. It is not called if the object is NULL, or for a dt_comm. Nor is it for
+ * dt_csv_read on a thread that did not open the file.
  *
  * Threads: the thread of the failed call. */
 typedef struct dt_on_error {

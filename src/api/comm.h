@@ -4,7 +4,9 @@
  * device. With DT_COMM_ONLY this section is all of dtrain. docs/distributed.md has a quick start
  * and the threat model, docs/protocol.md the bytes.
  *
- *     Order: all ranks of a group post the same collectives in the same order. Sends and receives between two ranks match in order. Operations of different groups may be posted in any order, and so may sends relative to collectives.
+ * Order: all ranks of a group post the same collectives in the same order. Sends and receives
+ * between two ranks match in order. Operations of different groups may be posted in any order, and
+ * so may sends relative to collectives.
  *
  * Failures: a mismatch is an error on both ranks, a lost peer on all ranks. No call waits forever
  * for a dead rank.
@@ -16,19 +18,19 @@
 
 typedef struct dt_comm dt_comm;
 
-/* The operations. */
 typedef enum dt_comm_kind {
-    DT_COMM_SEND = 0,       /* dt_comm_send */
-    DT_COMM_RECV,           /* dt_comm_recv */
-    DT_COMM_BROADCAST,      /* dt_comm_broadcast */
-    DT_COMM_REDUCE,         /* dt_comm_reduce */
-    DT_COMM_ALL_REDUCE,     /* dt_comm_all_reduce */
-    DT_COMM_GATHER,         /* dt_comm_gather */
-    DT_COMM_ALL_GATHER,     /* dt_comm_all_gather */
-    DT_COMM_SCATTER,        /* dt_comm_scatter */
-    DT_COMM_REDUCE_SCATTER, /* dt_comm_reduce_scatter */
-    DT_COMM_ALL_TO_ALL,     /* dt_comm_all_to_all */
-    DT_COMM_BARRIER         /* dt_comm_barrier */
+    /* Each by the function of its name. */
+    DT_COMM_SEND = 0,
+    DT_COMM_RECV,
+    DT_COMM_BROADCAST,
+    DT_COMM_REDUCE,
+    DT_COMM_ALL_REDUCE,
+    DT_COMM_GATHER,
+    DT_COMM_ALL_GATHER,
+    DT_COMM_SCATTER,
+    DT_COMM_REDUCE_SCATTER,
+    DT_COMM_ALL_TO_ALL,
+    DT_COMM_BARRIER
 } dt_comm_kind;
 
 /* How elements of different ranks are combined. 16-bit floats are summed in float32 and rounded
@@ -101,8 +103,8 @@ typedef struct dt_comm_desc {
     /* "tcp://host:port", where rank 0 listens, or "file:///path" in a folder that all ranks share.
      * The file must be missing, empty or of an earlier job, else IO. Required for several ranks. */
     char rendezvous[256];
-    char job[64];       /* name of the job; ranks of different jobs reject each other */
-    uint64_t attempt;   /* restart counter; ranks of different attempts reject each other */
+    char job[64];       /* its name; ranks of different jobs reject each other */
+    uint64_t attempt;   /* restart counter; likewise */
     char key[68];       /* the job's secret: 64 hex digits, not all 0; alternative to .key_file */
     char key_file[256]; /* a file with 64 hex digits or 32 raw bytes that others cannot read */
     bool insecure;      /* no key; must be set on all ranks */
@@ -206,15 +208,17 @@ DT_API dt_result dt_comm_group_create(dt_comm *parent, const int *ranks, int cou
  * of 16-bit floats these buffers are float32, so that no partial sum is rounded. Then `in` and
  * `out` must differ. */
 typedef struct dt_comm_op {
-    dt_comm_kind kind;           /* operation */
-    const void *in;              /* elements to send; see above */
-    void *out;                   /* for the result; see above */
-    uint64_t count;              /* elements; see above */
-    dt_dtype dtype;              /* of the elements; 0 = DT_F32 */
-    dt_comm_reduction reduction; /* of reduce, all-reduce, reduce-scatter */
+    dt_comm_kind kind; /* operation */
+    const void *in;    /* elements to send; see above */
+    void *out;         /* for the result; see above */
+    uint64_t count;    /* elements; see above */
+    dt_dtype dtype;    /* of the elements; 0 = DT_F32 */
+    /* of reduce, all-reduce, reduce-scatter */
+    dt_comm_reduction reduction;
     int root; /* of broadcast, reduce, gather, scatter; for send and recv the other rank */
-    dt_comm_algorithm algorithm; /* the same on all ranks */
-    bool tree;                   /* tree mode; needs dt_comm_set_leaves */
+    /* the same on all ranks */
+    dt_comm_algorithm algorithm;
+    bool tree; /* tree mode; needs dt_comm_set_leaves */
 } dt_comm_op;
 
 /* The handle of a pending operation; {0} is not a handle. */
@@ -308,10 +312,11 @@ DT_API dt_result dt_comm_set_leaves(dt_comm *comm, uint32_t first, uint32_t coun
 
 /* Counters and memory. */
 typedef struct dt_comm_info {
-    uint64_t operations;                                 /* operations that have finished */
-    uint64_t bytes_sent, bytes_received;                 /* on the wire, with headers */
-    uint64_t payload_bytes_sent, payload_bytes_received; /* bytes, without headers */
-    uint64_t resets;                                     /* broken connections that were restored */
+    uint64_t operations;                 /* operations that have finished */
+    uint64_t bytes_sent, bytes_received; /* on the wire, with headers */
+    /* bytes, without headers */
+    uint64_t payload_bytes_sent, payload_bytes_received;
+    uint64_t resets; /* broken connections that were restored */
     /* With all its groups. Ranks that are threads of one process share some memory. */
     uint64_t host_bytes, host_alloc_calls;
     uint64_t scratch_bytes; /* part of host_bytes, for pending operations */

@@ -55,18 +55,18 @@
 #define DT_API extern
 #endif
 
-/* The largest number of dimensions of a tensor, without the sample axis. */
+/* Dimensions of a tensor, without the sample axis. */
 #define DT_MAX_DIMS 5
-/* The largest number of losses, and of metrics, of one program. */
+/* Losses, and metrics, of one program. */
 #define DT_MAX_TERMS 8
-/* The largest number of outputs, and of gradients for the host, of one program. */
+/* Outputs, and gradients for the host, of one program. */
 #define DT_MAX_OUTPUTS 8
-/* The largest number of dt_optim_desc.groups, plus 1 for group 0, the other parameters. */
+/* dt_optim_desc.groups, plus 1 for group 0, the other parameters. */
 #define DT_MAX_GROUPS 8
-/* The largest number of a schedule's phases, and of a phase's milestones. */
+/* A schedule's phases, and a phase's milestones. */
 #define DT_MAX_PHASES 4
 #define DT_MAX_MILESTONES 8
-/* The largest number of a dataset's columns. */
+/* A dataset's columns. */
 #define DT_MAX_COLUMNS 8
 /* The value 0, for a member whose default (0) is another value: a rate, decay, beta, eps,
  * coefficient, scale or class number. Exact in int, float and double. */

@@ -52,11 +52,12 @@ typedef struct dt_device_info {
     char id[32];         /* selects the device in descriptions: "cpu", "vulkan:0", "vulkan:1" */
     char driver[256];    /* name and version; of the CPU "native AVX2, 1 of 16 processors" */
     dt_device_kind kind; /* CPU or a kind of Vulkan device */
-    uint32_t api_major, api_minor, api_patch; /* Vulkan's version */
-    uint32_t vendor_id, device_id;            /* PCI numbers; 0 for the CPU backend */
-    uint64_t memory_bytes;                    /* size of the largest device-local heap */
-    uint64_t memory_budget_bytes;             /* free memory; 0 = the driver does not report it */
-    uint64_t storage_range_bytes;             /* the largest tensor that a kernel can bind */
+    /* Vulkan's version */
+    uint32_t api_major, api_minor, api_patch;
+    uint32_t vendor_id, device_id; /* PCI numbers; 0 for the CPU backend */
+    uint64_t memory_bytes;         /* size of the largest device-local heap */
+    uint64_t memory_budget_bytes;  /* free memory; 0 = the driver does not report it */
+    uint64_t storage_range_bytes;  /* the largest tensor that a kernel can bind */
     /* Vulkan: the most invocations and bytes of shared memory of a workgroup; the most storage
      * buffers and bytes of push constants of a kernel. */
     uint32_t workgroup_invocations, shared_bytes, storage_buffers, push_constant_bytes;
@@ -71,9 +72,8 @@ typedef struct dt_device_info {
 
 /* Creates a context. desc is copied. What it points to must outlive the context, except
  * pipeline_cache. On failure desc's logger and on_error get the text.
- * Errors: INVALID (alloc without free; threads below -1 or above 1024; jobs.threads negative, or
- * without parallel_for; pipeline_cache_bytes without pipeline_cache; a handle that .vulkan lacks;
- * lock without unlock; .vulkan with no_vulkan, vulkan_loader or validation), MEMORY. With .vulkan
+ * Errors: INVALID (alloc without free; lock without unlock; jobs without parallel_for; a handle
+ * that .vulkan lacks; .vulkan with no_vulkan, vulkan_loader or validation), MEMORY. With .vulkan
  * also UNSUPPORTED (its device or queue cannot be used; DT_NO_VULKAN).
  * Threads: any. One thread at a time may use a context (else BUSY). Different contexts can be used
  * concurrently. So it is for all functions below, unless their comment says otherwise. */
@@ -86,8 +86,8 @@ DT_API dt_result dt_ctx_create(const dt_ctx_desc *desc, dt_ctx **out);
  * context that the child creates works. */
 DT_API void dt_ctx_destroy(dt_ctx *ctx);
 
-/* Returns the text of the most recent failure: what failed, which value was wrong, what to do; or
- * "". Valid until the next call that uses this context or an object made from it. */
+/* Returns the text of the most recent failure, with what to do; or "". Valid until the next call
+ * that uses this context or an object made from it. */
 DT_API const char *dt_ctx_error(const dt_ctx *ctx);
 
 /* Returns the number of devices. Device 0 is the CPU. The first call looks for the Vulkan loader,

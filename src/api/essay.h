@@ -11,11 +11,11 @@
  *         dt_ctx *ctx; dt_graph *g; dt_store *store; dt_program *train, *predict;
  *         dt_ctx_create(&(dt_ctx_desc){.threads = DT_THREADS_ALL}, &ctx); // NULL: one thread
  *         dt_graph_create(ctx, &g);
- *         dt_tensor in = dt_input(g, "x", DT_F32, dt_dims(2));    // one sample's shape
+ *         dt_tensor in = dt_input(g, "x", DT_F32, dt_dims(2)); // one sample's shape
  *         dt_tensor want = dt_input(g, "y", DT_F32, dt_dims(1));
- *         dt_tensor h = dt_tanh(dt_nn_linear(in, "fc1", 16));     // makes fc1.weight and fc1.bias
+ *         dt_tensor h = dt_tanh(dt_nn_linear(in, "fc1", 16)); // makes fc1.weight and fc1.bias
  *         dt_tensor got = dt_nn_linear(h, "fc2", 1);
- *         dt_store_create(g, NULL, &store);                       // values, on a device
+ *         dt_store_create(g, NULL, &store); // values, on a device
  *         dt_optim_desc adam = {.kind = DT_OPTIM_ADAM, .lr = 0.05};
  *         dt_program_desc desc = {.loss = dt_mse(got, want), .batch = 4, .optim = &adam};
  *         dt_program_create(store, &desc, &train);
@@ -26,11 +26,11 @@
  *         dt_program_write(predict, in, x, sizeof x);
  *         dt_program_run(predict, NULL, NULL);
  *         dt_program_read(predict, got, out, sizeof out);
- *         dt_ctx_destroy(ctx);                                    // and everything made from it
+ *         dt_ctx_destroy(ctx); // and everything made from it
  *         return !(out[0] < 0.2f && out[1] > 0.8f && out[2] > 0.8f && out[3] < 0.2f);
  *     }
  *
- *     cc -O2 app.c -lm -ldl -lpthread            (Windows: only -lws2_32)
+ *     cc -O2 app.c -lm -ldl -lpthread    (Windows: only -lws2_32)
  *
  * Nothing else is needed. The Vulkan loader is opened if it is there. Without a driver the CPU
  * backend runs the same model. Options are in the table below.
@@ -51,17 +51,15 @@
  *
  * 1. dt_ctx, a context, holds memory, log, threads and the list of devices.
  * 2. dt_graph is symbolic: you write one sample's shape; the sample axis is implied. A
- *    dt_tensor is a handle by value. A wrong op gives nil and the graph keeps the first error. So
- *    model code needs no checks: dt_store_create reports the error, and dt_graph_clear_error
- *    continues after it.
+ *    dt_tensor is a handle by value. Model code needs no checks: dt_store_create reports the first
+ *    error of an op.
  * 3. dt_store holds a graph's parameters and optimizer state on one device.
  * 4. dt_program is a graph compiled against a store for given losses, outputs, batch and mode. Any
- *    number of programs share one store and its memory, for example to train at 64 and predict at
- *    1. Everything wrong with a program is reported when it is created.
+ *    number of programs share one store and its memory.
  * 5. dt_trainer trains one model on several devices and ranks: stores, programs and data.
  * 6. dt_comm is this process's rank in a group. It sums and sends arrays, and needs no context.
  *
- * WHICH OF THE WAYS TO MAKE A STEP DO I NEED
+ * WAYS TO MAKE A STEP
  *
  * epochs, validation, early stopping, checkpoints   dt_trainer_fit
  * a loop of my own over a trainer                   dt_trainer_epoch, dt_trainer_step, _wait
@@ -82,8 +80,7 @@
  * - get_info: fills a struct with figures; zeros for NULL. find: the index of a name, or -1.
  * - read, write: copies values between an object and host memory.
  * - save, load: writes and reads whole files. A file appears completely or not at all.
- * - name_with(..., desc): name(...) with a description. It exists where the everyday call needs no
- *   member of it. Other functions always take desc, mostly NULL for defaults.
+ * - name_with(..., desc): name(...) with a description.
  *
  * TENSORS are f32 and i32, and on the CPU also bf16 and f16 (dt_cast). They have at most 5
  * dimensions besides the sample axis, and NumPy's broadcasting. Views (reshape, permute, slice,
@@ -110,5 +107,4 @@
  * NaN or infinity in a loss, gradient or update is DT_ERROR_NUMERIC. The text names the op that
  * made it first, or the parameter. The store stays unchanged.
  *
- * FILES are safetensors under PyTorch's names. dt_csv_open, dt_npy_load, dt_idx_load,
- * dt_folder_open and others read data. */
+ * FILES are safetensors under PyTorch's names. docs/data.md lists what reads data. */

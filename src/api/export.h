@@ -5,9 +5,7 @@
  * "batch". Weights are initializers.
  *
  * The model computes the same as a program that does not train. Dropout has no effect, and batch
- * norm uses its running statistics. docs/export.md lists the ops that can be exported.
- *
- * Threads: the context's. */
+ * norm uses its running statistics. docs/export.md lists the ops that can be exported. */
 
 typedef struct dt_onnx_desc {
     dt_tensor outputs[DT_MAX_OUTPUTS]; /* of the store's graph, up to the first nil; no losses */
@@ -25,8 +23,7 @@ DT_API dt_result dt_onnx_save(dt_store *store, const char *path, const dt_onnx_d
 /* ---- For microcontrollers: C
  *
  * dt_c_save writes a small model as one C file: a function that computes the outputs of one sample.
- * Weights are constants, and all memory is static. It needs only C99 with math.h. docs/export.md
- * lists the ops that can be exported.
+ * Weights are constants, and all memory is static. It needs only C99 with math.h.
  *
  * Bits: on x86 they equal those of dtrain's portable CPU kernels (dt_ctx_desc.no_fast). With
  * DT_FMA defined they equal those of kernels with a fused multiply-add. */

@@ -5,16 +5,14 @@
  *
  * Writing. Every function that saves writes a new file beside the target: path.tmp.PID.RANDOM (of a
  * long name the first 64 bytes). It then replaces the target.
- * - Links are followed and stay. A link to a missing file creates that file.
- * - A folder, FIFO, socket or device is an IO error, also as the target of a link.
- * - A replaced file keeps its permissions, and owner and group where the system permits it. A new
- *   file has those of the umask.
+ * - Links are followed and stay, also one to a missing file.
+ * - A folder, FIFO, socket or device is an IO error.
+ * - A replaced file keeps its permissions, and owner and group where the system permits it.
  * - A read-only file is replaced, too: the permissions of its folder decide.
  * - Of several hard links only the one that is named gets the new file.
  *
- * Windows: a new file gets the permissions of its folder. A read-only file is not replaced.
- *
- * Without POSIX (-std=c11, which hides it): a link itself is replaced.
+ * Windows: a new file gets the permissions of its folder. A read-only file is not replaced. Without
+ * POSIX (-std=c11 hides it) a link itself is replaced.
  *
  * A file size limit (ulimit -f) is an IO error. On macOS, or if POSIX is hidden, SIGXFSZ may come
  * first: call signal(SIGXFSZ, SIG_IGN). */

@@ -26,7 +26,7 @@ typedef struct dt_hparam {
     double number;    /* value, if .text is NULL */
 } dt_hparam;
 
-/* Opens a log. It creates the folder and checks that files can be created in it.
+/* Opens a log.
  * Errors: INVALID, IO (the folder cannot be created or written to), UNSUPPORTED (POSIX is hidden,
  * so there are no folders), MEMORY. */
 DT_API dt_result dt_run_log_create(dt_ctx *ctx, const dt_run_log_desc *desc, dt_run_log **out);
@@ -59,8 +59,8 @@ DT_API dt_result dt_run_log_image(dt_run_log *log, const char *name, uint64_t st
  * Errors: as dt_run_log_scalar. */
 DT_API dt_result dt_run_log_hparams(dt_run_log *log, const dt_hparam *params, int count,
                                     const char *metric);
-/* Marks that a run resumes from `step`, in a folder that has later points of an earlier run.
- * TensorBoard drops these points. The other files get a line named "restart".
+/* Marks that a run resumes from `step`. TensorBoard drops later points of an earlier run. The other
+ * files get a line named "restart".
  * Errors: as dt_run_log_scalar. */
 DT_API dt_result dt_run_log_restart(dt_run_log *log, uint64_t step);
 

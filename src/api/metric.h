@@ -6,9 +6,7 @@
  * A mean over samples, such as a loss or dt_accuracy, needs no dt_metric: see
  * dt_program_desc.metrics.
  *
- * Several ranks: each rank adds its own samples, and dt_metric_reduce sums over ranks.
- *
- * Threads: the context's. */
+ * Several ranks: each rank adds its own samples, and dt_metric_reduce sums over ranks. */
 
 typedef struct dt_metric dt_metric;
 
@@ -47,14 +45,16 @@ typedef enum dt_measure {
     DT_MEASURE_ACCURACY,   /* CLASSES, as the others down to IOU_MICRO */
     DT_MEASURE_TOP_K,      /* fraction of rows whose target is among the .top_k largest scores */
     DT_MEASURE_PERPLEXITY, /* e^(mean of -log softmax of the target) */
-    DT_MEASURE_PRECISION,  /* mean over classes; also dt_metric_get_class, as the next three */
-    DT_MEASURE_RECALL,     /* mean over classes */
-    DT_MEASURE_F1,         /* mean over classes */
-    DT_MEASURE_IOU,        /* mean over classes */
-    DT_MEASURE_PRECISION_MICRO,   /* of all classes together */
-    DT_MEASURE_RECALL_MICRO,      /* of all classes together */
-    DT_MEASURE_F1_MICRO,          /* of all classes together */
-    DT_MEASURE_IOU_MICRO,         /* of all classes together */
+    /* Means over classes; of one class by dt_metric_get_class. */
+    DT_MEASURE_PRECISION,
+    DT_MEASURE_RECALL,
+    DT_MEASURE_F1,
+    DT_MEASURE_IOU,
+    /* Of all classes together. */
+    DT_MEASURE_PRECISION_MICRO,
+    DT_MEASURE_RECALL_MICRO,
+    DT_MEASURE_F1_MICRO,
+    DT_MEASURE_IOU_MICRO,
     DT_MEASURE_AUROC,             /* BINARY */
     DT_MEASURE_AVERAGE_PRECISION, /* BINARY */
     DT_MEASURE_MAE,         /* REGRESSION, as all below: NaN if any row, of any weight, has a NaN */

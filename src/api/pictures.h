@@ -3,8 +3,8 @@
  * PNG needs DT_WITH_PNG, JPEG DT_WITH_JPEG, else UNSUPPORTED.
  *
  * Conversion: 16 bits per channel become 8, and palettes become colours. The orientation that a
- * camera stored is ignored. Grey is (19595 R + 38470 G + 7471 B + 32768) / 65536. An alpha channel
- * that is not requested is dropped. One that is missing is 255.
+ * camera stored is ignored. Grey is Pillow's "L". An alpha channel that is not requested is
+ * dropped. One that is missing is 255.
  *
  * Resizing: the bytes equal those of Pillow's BILINEAR. */
 
@@ -22,7 +22,7 @@ typedef struct dt_image_desc {
 DT_API dt_result dt_image_load(dt_ctx *ctx, const char *path, const dt_image_desc *desc,
                                dt_array *out);
 
-/* ---- A folder of classes: each folder in it is a class, and holds the pictures of the class.
+/* ---- A folder of classes: each folder in it is a class.
  *
  *     pets/cat/1.png, pets/cat/2.jpg, ..., pets/dog/1.png, ...
  *

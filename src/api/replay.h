@@ -27,8 +27,7 @@ DT_API dt_result dt_replay_add(dt_replay *replay, const void *item);
 /* Returns the number of items. */
 DT_API uint64_t dt_replay_count(const dt_replay *replay);
 /* Draws `count` items with replacement. Allocates nothing.
- * By priority: the sum of priorities is divided into `count` equal ranges, and one item is drawn
- * from each.
+ * By priority: one item is drawn from each of `count` equal ranges of the sum of priorities.
  * beta: exponent of the weights, 0 to 4.
  * items: [count], receives copies of the items. May be NULL.
  * indices: [count], receives where the items are, for dt_replay_update.

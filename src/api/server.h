@@ -1,9 +1,8 @@
 /* ---- A parameter server
  *
  * Servers hold the parameters. A step's batch is cut into .trainer.parallel.batch_slices. A worker
- * is a trainer with .mode = DT_TRAIN_SERVER. It asks for a slice that no worker has, takes the
- * parameters, computes the slice's gradient, and pushes it. When all gradients of a step have
- * arrived, the servers add them up and update. Workers join and leave at any time. If one dies,
+ * is a trainer with .mode = DT_TRAIN_SERVER. It computes the gradient of one slice at a time. When
+ * a step has all gradients, the servers update. Workers join and leave at any time. If one dies,
  * another computes its slice. See docs/distributed.md#parameter-servers.
  *
  * Staleness 0 is synchronous training. The weights are those of a trainer with the same number of
@@ -28,7 +27,7 @@ typedef struct dt_server dt_server;
  * dt_store_save of a worker's store writes all weights. Servers that are started again continue
  * from the newest step that all have. */
 typedef struct dt_server_desc {
-    dt_trainer_desc trainer; /* the model's settings: see above */
+    dt_trainer_desc trainer; /* see above */
     /* "host:port"; port 0 = any (dt_server_info.port). Or "file:///path": any port, which the
      * server writes to that file, in a folder that the workers see. NULL = "127.0.0.1:0". */
     const char *listen;
