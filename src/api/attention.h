@@ -62,8 +62,7 @@ DT_API dt_tensor dt_attention_cached(dt_tensor q, dt_tensor k, dt_tensor v,
 /* dt_cache_position returns `position` in programs with .cached, else 0. dt_cache_positions returns
  * the position of each row of x.
  * position: dt_cache_desc.position.
- * x: [T, ...].
- * result: i32, [] and [T]. */
+ * x: [T, ...]; result: i32, [] and [T]. */
 DT_API dt_tensor dt_cache_position(dt_tensor position);
 DT_API dt_tensor dt_cache_positions(dt_tensor x, dt_tensor position);
 

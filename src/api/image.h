@@ -16,14 +16,14 @@ typedef struct dt_conv_desc {
     int32_t output_padding[2];
 } dt_conv_desc;
 
-/* Compute a convolution (cross-correlation, without a flip). PyTorch: F.conv2d, F.conv1d.
+/* Compute a convolution (cross-correlation, without a flip): F.conv2d, F.conv1d.
  * x: [C, H, W]; of dt_conv1d [C, L].
  * w: [O, C / groups, kh, kw]; of dt_conv1d [O, C / groups, k].
  * b: [O], or {0} for none.
  * result: [O, oh, ow], oh = floor((H + 2 padding - dilation (kh - 1) - 1) / stride) + 1. */
 DT_API dt_tensor dt_conv2d(dt_tensor x, dt_tensor w, dt_tensor b, const dt_conv_desc *desc);
 DT_API dt_tensor dt_conv1d(dt_tensor x, dt_tensor w, dt_tensor b, const dt_conv_desc *desc);
-/* Compute a transposed convolution. PyTorch: F.conv_transpose2d, F.conv_transpose1d.
+/* Compute a transposed convolution: F.conv_transpose2d, F.conv_transpose1d.
  * x: [C, H, W]; of dt_conv_transpose1d [C, L].
  * w: [C, O / groups, kh, kw]; of dt_conv_transpose1d [C, O / groups, k].
  * result: [O, oh, ow], oh = (H - 1) stride - 2 padding + dilation (kh - 1) + output_padding + 1. */
@@ -53,7 +53,7 @@ DT_API dt_tensor dt_avg_pool2d(dt_tensor x, const dt_pool_desc *desc);
  * x: [C, H, W]. */
 DT_API dt_tensor dt_adaptive_avg_pool2d(dt_tensor x, int64_t height, int64_t width);
 
-/* Pool a signal. PyTorch: F.max_pool1d, F.avg_pool1d, F.adaptive_avg_pool1d.
+/* Pool a signal: F.max_pool1d, F.avg_pool1d, F.adaptive_avg_pool1d.
  * x: [C, L].
  * desc: only element 0 is used. */
 DT_API dt_tensor dt_max_pool1d(dt_tensor x, const dt_pool_desc *desc);
@@ -66,24 +66,26 @@ DT_API dt_tensor dt_adaptive_avg_pool1d(dt_tensor x, int64_t length);
  * its input once for each slice of the kernel. */
 
 typedef struct dt_conv3d_desc {
-    int32_t stride[3];   /* {0, 0, 0} = {1, 1, 1} */
-    int32_t padding[3];  /* zeros on both sides */
-    int32_t dilation[3]; /* {0, 0, 0} = {1, 1, 1} */
-    int32_t groups;      /* 0 = 1; the number of channels = depthwise */
+    /* As in dt_conv_desc. */
+    int32_t stride[3];
+    int32_t padding[3];
+    int32_t dilation[3];
+    int32_t groups;
 } dt_conv3d_desc;
 
-/* Computes a convolution of a volume. PyTorch: F.conv3d.
+/* Computes a convolution of a volume: F.conv3d.
  * x: [C, D, H, W].
  * w: [O, C / groups, kd, kh, kw]; kd is at most 64.
  * b: [O], or {0} for none. */
 DT_API dt_tensor dt_conv3d(dt_tensor x, dt_tensor w, dt_tensor b, const dt_conv3d_desc *desc);
 
 typedef struct dt_pool3d_desc {
-    int32_t kernel[3];  /* required */
-    int32_t stride[3];  /* {0, 0, 0} = the kernel */
-    int32_t padding[3]; /* on both sides, at most half of the kernel; never the maximum */
-    bool ceil_mode;     /* the last window may start before the end and reach beyond it */
-    bool exclude_pad;   /* dt_avg_pool3d: do not count padding in the mean */
+    /* As in dt_pool_desc. */
+    int32_t kernel[3];
+    int32_t stride[3];
+    int32_t padding[3];
+    bool ceil_mode;
+    bool exclude_pad;
 } dt_pool3d_desc;
 
 /* Pool a volume. Of equal maxima the first in depth, then height, then width gets the gradient.
@@ -97,9 +99,8 @@ typedef enum dt_resize_mode {
     DT_RESIZE_NEAREST, /* the pixel at floor(position), as PyTorch's 'nearest' */
     DT_RESIZE_BILINEAR /* a mean of four pixels, weighted by their distance */
 } dt_resize_mode;
-/* Resamples an image to height x width.
- * PyTorch: F.interpolate(size=...), modes 'nearest' and 'bilinear' (align_corners=False, no
- * antialiasing).
+/* Resamples an image to height x width: F.interpolate(size=...), modes 'nearest' and 'bilinear'
+ * (align_corners=False, no antialiasing).
  * x: [C, H, W]. */
 DT_API dt_tensor dt_resize(dt_tensor x, int64_t height, int64_t width, dt_resize_mode mode);
 /* Pads one axis (negative: from the end) of an x of any type and rank with zeros: F.pad. */

@@ -42,13 +42,11 @@ DT_API dt_tensor dt_soft_margin(dt_tensor y, dt_tensor t);
  * PyTorch: KLDivLoss.
  * y: log-probabilities.
  * log_target: true if t is log-probabilities too.
- * The mean over all elements (dt_mean_loss) is not the divergence. Sum over the classes first. */
+ * Sum over the classes before dt_mean_loss: see above. */
 DT_API dt_tensor dt_kl_div(dt_tensor y, dt_tensor t, bool log_target);
 /* Computes softmax cross-entropy with probabilities as targets. PyTorch: CrossEntropyLoss with soft
  * targets.
- * y: [..., C] logits.
- * t: [..., C] probabilities.
- * result: [...]. */
+ * y: [..., C] logits; t: [..., C] probabilities; result: [...]. */
 DT_API dt_tensor dt_soft_cross_entropy(dt_tensor y, dt_tensor t);
 /* Computes softmax cross-entropy of each row, with class numbers as targets.
  * PyTorch: CrossEntropyLoss with reduction='none'.
@@ -72,8 +70,7 @@ DT_API dt_tensor dt_distillation(dt_tensor y, dt_tensor t, float temperature);
 DT_API dt_tensor dt_info_nce(dt_tensor q, dt_tensor k, float temperature);
 
 /* Computes the Gaussian negative log-likelihood: 0.5 (log v + (y - t)^2 / v), with
- * v = max(variance, eps).
- * PyTorch: GaussianNLLLoss.
+ * v = max(variance, eps). PyTorch: GaussianNLLLoss.
  * variance: of y's shape. Its gradient is not cut off below eps.
  * eps: above 0; PyTorch's is 1e-6.
  * full: adds 0.5 log(2 pi). */
@@ -85,11 +82,9 @@ DT_API dt_tensor dt_gaussian_nll(dt_tensor y, dt_tensor t, dt_tensor variance, f
  * full: adds Stirling's approximation of log t! where t > 1. */
 DT_API dt_tensor dt_poisson_nll(dt_tensor y, dt_tensor t, bool log_input, float eps, bool full);
 
-/* Computes 1 - cos(a, b) where t = 1, max(0, cos(a, b) - margin) where t = -1.
- * PyTorch: CosineEmbeddingLoss.
- * a, b: [..., D].
- * t: [...], 1 or -1.
- * result: [...]. */
+/* Computes 1 - cos(a, b) where t = 1, max(0, cos(a, b) - margin) where t = -1. PyTorch:
+ * CosineEmbeddingLoss.
+ * a, b: [..., D]; t: [...], 1 or -1; result: [...]. */
 DT_API dt_tensor dt_cosine_embedding(dt_tensor a, dt_tensor b, dt_tensor t, float margin);
 /* Computes max(0, -t (a - b) + margin). PyTorch: MarginRankingLoss.
  * t: 1 if a should be larger, -1 if b should. */

@@ -68,8 +68,7 @@ typedef struct dt_conv_layer_desc {
  * The weight of dt_nn_conv_transpose2d is [in, out / groups, kernel, kernel].
  * PyTorch: nn.Conv2d, nn.Conv1d, nn.ConvTranspose2d.
  * x: [in, H, W]; of dt_nn_conv1d [in, L].
- * kernel: height; .kernel_w sets another width.
- * result: [out, oh, ow]. */
+ * kernel: height; .kernel_w sets another width. */
 DT_API dt_tensor dt_nn_conv2d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
                               const dt_conv_layer_desc *desc);
 DT_API dt_tensor dt_nn_conv1d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
@@ -78,17 +77,17 @@ DT_API dt_tensor dt_nn_conv_transpose2d(dt_tensor x, const char *name, int64_t o
                                         const dt_conv_layer_desc *desc);
 
 typedef struct dt_conv3d_layer_desc {
-    dt_conv3d_desc conv;          /* stride, padding, dilation, groups */
-    int32_t kernel_h, kernel_w;   /* height and width of the kernel; 0 = its depth */
-    bool no_bias;                 /* without "name.bias" */
-    dt_init weight, bias;         /* {0} = PyTorch's, uniform in +-1/sqrt(fan_in) */
-    dt_padding_mode padding_mode; /* 0 = DT_PADDING_ZEROS */
-    bool same;                    /* as in dt_conv_layer_desc */
+    dt_conv3d_desc conv;        /* stride, padding, dilation, groups */
+    int32_t kernel_h, kernel_w; /* height and width of the kernel; 0 = its depth */
+    /* As in dt_conv_layer_desc. */
+    bool no_bias;
+    dt_init weight, bias;
+    dt_padding_mode padding_mode;
+    bool same;
 } dt_conv3d_layer_desc;
 
 /* Applies a convolution to a volume. Makes "name.weight" [out, in / groups, kernel, kernel_h,
- * kernel_w] and "name.bias" [out].
- * PyTorch: nn.Conv3d.
+ * kernel_w] and "name.bias" [out]. PyTorch: nn.Conv3d.
  * x: [in, D, H, W].
  * kernel: depth; .kernel_h and .kernel_w set other sides. */
 DT_API dt_tensor dt_nn_conv3d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
@@ -130,10 +129,8 @@ DT_API dt_tensor dt_nn_bilinear(dt_tensor x1, dt_tensor x2, const char *name, in
  * y: [..., out]; x: [..., in].
  *
  * Parameters: "name.lora_A.weight" [rank, in], initialised as nn.Linear's, and "name.lora_B.weight"
- * [out, rank], zeros. So the result is y at first.
- *
- * To train only the updates: dt_program_desc.params = "*.lora_?.weight". dt_store_save_matching
- * saves them.
+ * [out, rank], zeros. To train only the updates: dt_program_desc.params = "*.lora_?.weight".
+ * dt_store_save_matching saves them.
  *
  * Errors (nil): x and y with other leading dimensions. */
 DT_API dt_tensor dt_nn_lora(dt_tensor y, dt_tensor x, const char *name, int64_t rank, float alpha);
@@ -164,19 +161,16 @@ typedef struct dt_spectral_norm_desc {
     dt_init weight;     /* {0} = PyTorch's, uniform in +-1/sqrt(fan_in) */
 } dt_spectral_norm_desc;
 
-/* Makes a weight and divides it by its largest singular value: W / sigma, sigma = u . (W v). Pass
- * it to dt_linear, dt_conv2d or others.
+/* Makes a weight and divides it by its largest singular value: W / sigma, sigma = u . (W v).
  * PyTorch: torch.nn.utils.parametrizations.spectral_norm with dim=0.
  * shape: [out, ...]. W is seen as [out, rest].
  *
  * Makes "name.parametrizations.weight.original" of `shape`, and the buffers
  * "name.parametrizations.weight.0._u" [out] and "..._v" [rest].
  *
- * Training programs first update u = W v / |W v| and v = W^T u / |W^T u|, without a gradient. A
- * step that commits stores them once.
- *
- * At first u and v are N(0, 1), where PyTorch makes 15 iterations. So sigma is below the singular
- * value in the first steps. Evaluate only after the first step.
+ * Training programs first update u and v, without a gradient. A step that commits stores them once.
+ * At first u and v are N(0, 1), where PyTorch makes 15 iterations. So sigma is too small in the
+ * first steps. Evaluate only after the first step.
  *
  * Errors (nil): a shape of fewer than two dimensions or without elements. */
 DT_API dt_tensor dt_nn_spectral_norm(dt_graph *graph, const char *name, dt_shape shape,

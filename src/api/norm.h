@@ -8,14 +8,13 @@
  *
  * Errors (nil): an i32 tensor, weights of a wrong shape, groups that do not divide the channels. */
 
-/* Normalises over the last `dims` dimensions of each sample. PyTorch: F.layer_norm.
+/* Normalises over the last `dims` dimensions of each sample: F.layer_norm.
  * w, b: of the shape of these dimensions. */
 DT_API dt_tensor dt_layer_norm(dt_tensor x, int dims, dt_tensor w, dt_tensor b, float eps);
 /* Divides by the root mean square over the last `dims` dimensions: x / sqrt(mean of
- * squares + eps) * w.
- * PyTorch: RMSNorm. */
+ * squares + eps) * w. PyTorch: RMSNorm. */
 DT_API dt_tensor dt_rms_norm(dt_tensor x, int dims, dt_tensor w, float eps);
-/* Normalises over groups of channels of each sample. PyTorch: F.group_norm.
+/* Normalises over groups of channels of each sample: F.group_norm.
  * x: [C, ...].
  * groups: divides C. C gives dt_instance_norm.
  * w, b: [C]. */
@@ -36,9 +35,8 @@ typedef struct dt_batch_norm_desc {
     bool sync;
 } dt_batch_norm_desc;
 
-/* Normalises each channel over all samples and positions. PyTorch: F.batch_norm.
- * x: [C, ...] with samples.
- * w, b: [C] or {0}.
+/* Normalises each channel over all samples and positions: F.batch_norm.
+ * x: [C, ...] with samples; w, b: [C] or {0}.
  * running_mean, running_var: buffers [C].
  *
  * Training programs use the statistics of the batch. Each committed step moves the running

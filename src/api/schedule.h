@@ -6,13 +6,11 @@
  *     .schedule = {{.kind = DT_SCHEDULE_LINEAR, .steps = 500, .start = 0.01},
  *                  {.kind = DT_SCHEDULE_COSINE, .period = 9500}}
  *
- * Lengths are steps of the optimizer; in a trainer also epochs, of dt_trainer_info.epoch_steps
- * steps. The rate depends only on the number of the step. Steps that .skip_empty skips do not
- * count. After the last phase the rate is .lr. dt_step_desc.lr and dt_trainer_set_lr override the
- * schedule. */
+ * Lengths are steps of the optimizer; in a trainer also epochs. The rate depends only on the number
+ * of the step. Steps that .skip_empty skips do not count. After the last phase the rate is .lr.
+ * dt_step_desc.lr and dt_trainer_set_lr override the schedule. */
 
-/* The rate of step n of a phase. lr: dt_optim_desc.lr; T: .period. Comments name PyTorch's
- * class. */
+/* The rate of step n of a phase. lr: dt_optim_desc.lr; T: .period. */
 typedef enum dt_schedule_kind {
     DT_SCHEDULE_DEFAULT,     /* with a length: lr; without one: the end of the schedule */
     DT_SCHEDULE_CONSTANT,    /* ConstantLR: lr * start before T, lr from T on; T = 0: no end */
@@ -43,7 +41,7 @@ typedef enum dt_schedule_kind {
 /* A phase. */
 typedef struct dt_schedule {
     dt_schedule_kind kind; /* 0 = DT_SCHEDULE_DEFAULT */
-    uint64_t steps;        /* length of the phase; 0 = without end, for the last phase */
+    uint64_t steps;        /* length of the phase; 0 = without end */
     /* Length in epochs, only in a trainer. INFINITY: without end. Rounded to steps, at least one.
      * .period, .warmup, .decay and .milestones are epochs then. */
     double epochs;

@@ -5,9 +5,7 @@
  *
  * Errors: a wrong op returns a nil tensor (id 0), and the graph keeps the first error (op, shapes,
  * label). An op on nil returns nil. dt_store_create and dt_program_create report the error;
- * dt_graph_clear_error continues after it. "Errors (nil)" below lists what an op rejects.
- *
- * Threads: the context's. */
+ * dt_graph_clear_error continues after it. "Errors (nil)" below lists what an op rejects. */
 
 typedef struct dt_graph dt_graph;
 
@@ -82,8 +80,7 @@ DT_API dt_tensor dt_recompute(dt_tensor x);
 /* Marks where a pipeline stage (dt_trainer_desc.parallel.pipeline) begins, and returns x. Tensors
  * made after x, up to the next mark, belong to the stage. x is sent to its device. Inputs,
  * constants and views of them are in each stage that uses them.
- * stage: 1 to 1024, in ascending order; stage 0 begins with the graph.
- * Errors (nil): a stage out of range. */
+ * stage: 1 to 1024, in ascending order; stage 0 begins with the graph. */
 DT_API dt_tensor dt_stage(dt_tensor x, int stage);
 
 /* ---- Inputs, parameters, constants. Names are copied. Errors (nil): no name; a shape with more
@@ -134,9 +131,8 @@ DT_API dt_tensor dt_freeze(dt_tensor param);
  * rank holds an equal slice of `axis` (negative: from the end). Layers mark their own parameters.
  * Errors (nil): not a parameter, or no such axis. */
 DT_API dt_tensor dt_tensor_parallel(dt_tensor param, int axis);
-/* Opens a scope: names of parameters and buffers made in it begin with `name` and a dot. Inside
- * dt_scope_push(graph, "h.0"), dt_nn_linear(x, "fc", 8) makes "h.0.fc.weight". Scopes nest at most
- * 32 deep, with at most 255 characters together.
+/* Opens a scope: names of parameters and buffers made in it begin with `name` and a dot, as
+ * "h.0.fc.weight". Scopes nest at most 32 deep, with at most 255 characters together.
  * Errors, kept by the graph: no name, too deep, too long. */
 DT_API void dt_scope_push(dt_graph *graph, const char *name);
 /* Closes the newest scope. Errors, kept by the graph: no scope is open. */
@@ -144,13 +140,16 @@ DT_API void dt_scope_pop(dt_graph *graph);
 /* Creates a constant, without samples. It is in no file. data: row-major, copied. Class numbers and
  * indices are checked when a program is created. */
 DT_API dt_tensor dt_constant(dt_graph *graph, dt_dtype dtype, dt_shape shape, const void *data);
-/* Creates a tensor whose elements are all `value`; without samples. */
+/* Creates a tensor of elements `value`, without samples. */
 DT_API dt_tensor dt_fill(dt_graph *graph, dt_shape shape, float value);
 /* Creates 0, 1, 2, ... in row-major order, for positions: f32, exact up to 2^24; without
  * samples. */
 DT_API dt_tensor dt_iota(dt_graph *graph, dt_shape shape);
 
-/* ---- Elementwise ops. Dimensions broadcast as in NumPy; a tensor without samples is used for every sample. Formulas and gradients are PyTorch's: see docs/ops.md. The result has the inputs' type. bf16 and f16 are computed in f32 and rounded once. Errors (nil): an i32 input or inputs of two types (dt_cast them), shapes that do not broadcast, tensors of two graphs. */
+/* ---- Elementwise ops. Dimensions broadcast as in NumPy; a tensor without samples is used for
+ * every sample. Formulas and gradients are PyTorch's: see docs/ops.md. The result has the inputs'
+ * type. bf16 and f16 are computed in f32 and rounded once. Errors (nil): an i32 input or inputs of
+ * two types (dt_cast them), shapes that do not broadcast, tensors of two graphs. */
 DT_API dt_tensor dt_neg(dt_tensor x);         /* -x */
 DT_API dt_tensor dt_abs(dt_tensor x);         /* |x|; gradient 0 at 0 */
 DT_API dt_tensor dt_sign(dt_tensor x);        /* -1, 0 or 1; no gradient */
