@@ -1,6 +1,6 @@
 /* ---- Data: arrays from files (IDX, NumPy, WAV), splits, shuffled batches */
 
-/* An array from a file, row-major. Ownership: yours; free it before the context. */
+/* An array from a file. */
 typedef struct dt_array {
     dt_ctx *ctx;       /* has the memory */
     int rank;          /* number of dimensions, up to 8 */
@@ -35,8 +35,8 @@ DT_API void dt_array_destroy(dt_array *array);
  * out: [channels, samples], DT_F32. PCM becomes [-1, 1): 16 bits give value / 32768, 8 bits (value
  * - 128) / 128. Floats are kept.
  * rate: receives the samples per second. May be NULL.
- * Errors: IO, FORMAT (not a WAV file; another coding; truncated;
- * with the byte: a float that is NaN, infinite or too large for f32), MEMORY. */
+ * Errors: IO, FORMAT (not a WAV file; another coding; truncated; with the byte: a float that is
+ * NaN, infinite or too large for f32), MEMORY. */
 DT_API dt_result dt_wav_load(dt_ctx *ctx, const char *path, dt_array *out, int *rate);
 
 /* ---- Rows: splits for dt_dataset.indices, class weights for dt_dataset.weights */
@@ -82,10 +82,9 @@ DT_API void dt_gather_rows_u8_to_i32(int32_t *dst, const uint8_t *src, const uin
 /* ---- CSV files: tables of numbers and categories (RFC 4180, UTF-8)
  *
  * A file may be larger than memory. A column holds numbers, or categories: texts, numbered in the
- * order of their bytes. The values decide, or a rule does. Use dt_csv_read for a dt_column (all
- * rows), or in dt_dataset.sample (the row sample->row).
+ * order of their bytes. The values decide, or a rule does. docs/data.md has an example.
  *
- *     docs/data.md has an example. */
+ * */
 
 typedef struct dt_csv dt_csv;
 
@@ -99,10 +98,9 @@ typedef enum dt_csv_kind {
     DT_CSV_SKIP      /* not read */
 } dt_csv_kind;
 
-/* What to do with a missing value. A value is missing if it is empty, "?", None, or one of pandas'
- * other na_values in any case of letters. These are NA, N/A, #N/A, #NA, #N/A N/A, <NA>, NaN, -NaN,
- * 1.#IND, -1.#IND, 1.#QNAN, -1.#QNAN and null. A value with blanks around it is not missing. An
- * empty line is not a row, even in a file of one column. */
+/* What to do with a missing value. A value is missing if it is empty, "?", or one of pandas'
+ * na_values in any case of letters. docs/data.md lists them. A value with blanks around it is not
+ * missing. An empty line is not a row, even in a file of one column. */
 typedef enum dt_csv_missing {
     DT_CSV_MISSING_ERROR, /* the default: the row is bad */
     DT_CSV_MISSING_DROP,  /* leave the row out and count it */
@@ -157,10 +155,11 @@ DT_API void dt_csv_get_info(const dt_csv *csv, dt_csv_info *info);
 
 /* A column of a file. Pointers are valid until the file is closed. */
 typedef struct dt_csv_column {
-    const char *name;            /* from the header, or the column's number */
-    dt_csv_kind kind;            /* as decided: never DT_CSV_GUESS */
-    uint64_t missing;            /* number of missing values */
-    double min, max, mean, std;  /* of the values that are not missing; numbers only */
+    const char *name; /* from the header, or the column's number */
+    dt_csv_kind kind; /* as decided: never DT_CSV_GUESS */
+    uint64_t missing; /* number of missing values */
+    /* of the values that are not missing; numbers only */
+    double min, max, mean, std;
     int categories;              /* number of categories; 0 for numbers */
     const char *const *category; /* their names, [categories]; NULL for numbers */
 } dt_csv_column;
@@ -169,8 +168,7 @@ DT_API dt_result dt_csv_get_column(const dt_csv *csv, int index, dt_csv_column *
 /* Returns the index of the column of that name, or -1. */
 DT_API int dt_csv_find(const dt_csv *csv, const char *name);
 
-/* Reads rows [first, first + rows) into out: [rows, count]. Allocates nothing. Consecutive rows are
- * read fastest.
+/* Reads rows [first, first + rows) into out: [rows, count]. Allocates nothing.
  * columns: indices of the columns, [count].
  * dtype: DT_F32 or DT_I32. A category is its number.
  * Threads: any, one at a time per file. Only the thread that opened the file gets the text of an
