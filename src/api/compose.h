@@ -15,7 +15,7 @@ DT_API dt_tensor dt_masked_fill(dt_tensor x, dt_tensor c, float value);
  * diagonal: 0 is the main one, 1 the next one above it, -1 the next one below. */
 DT_API dt_tensor dt_tril(dt_tensor x, int64_t diagonal);
 DT_API dt_tensor dt_triu(dt_tensor x, int64_t diagonal);
-/* Shifts elements along an axis; those shifted past the end reappear at the start: torch.roll. */
+/* Shifts elements along an axis, those past the end to the start: torch.roll. */
 DT_API dt_tensor dt_roll(dt_tensor x, int axis, int64_t shift);
 /* Reverses an axis: torch.flip. */
 DT_API dt_tensor dt_flip(dt_tensor x, int axis);
@@ -61,8 +61,8 @@ DT_API dt_tensor dt_gather(dt_tensor x, int axis, dt_tensor index);
  * An x without samples is looked up by dt_embedding: an index outside gives NaN. An x with samples
  * goes through dt_gather, at its cost: an index outside gives 0. */
 DT_API dt_tensor dt_index_select(dt_tensor x, int axis, dt_tensor index);
-/* Adds elements up by index: y[..., j] = sum of x[..., i] where index[..., i] = j. It costs as
- * dt_gather. PyTorch: torch.scatter_add to zeros.
+/* Adds elements up by index: y[..., j] = sum of x[..., i] where index[..., i] = j. It costs what
+ * dt_gather costs. PyTorch: torch.scatter_add to zeros.
  * index: i32, of x's shape.
  * size: elements of y along the axis, 0 to 2^24. */
 DT_API dt_tensor dt_scatter_add(dt_tensor x, int axis, dt_tensor index, int64_t size);
@@ -79,8 +79,7 @@ DT_API dt_tensor dt_sort(dt_tensor x, int axis, bool descending, dt_tensor *inde
 /* Computes the outer product: torch.outer.
  * a: [N]; b: [M]; result: [N, M]. */
 DT_API dt_tensor dt_outer(dt_tensor a, dt_tensor b);
-/* Sums products by index letters: "qd,kd->qk" multiplies by a transposed matrix.
- * PyTorch: torch.einsum.
+/* Sums products by index letters, as torch.einsum: "qd,kd->qk" multiplies by a transposed matrix.
  * equation: each letter is a dimension of one sample. The sample axis has no letter and stays.
  * operands: 1 to 5, f32.
  *

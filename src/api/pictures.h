@@ -85,6 +85,7 @@ DT_API const uint32_t *dt_folder_labels(const dt_folder *folder);
  * picture: input f32 [channels, height, width]; receives value / 255.
  * label: input i32 [], receives the class number; or f32 [classes], receives 1 for the class, else
  * 0 (for .mixup and .cutmix of dt_augment_desc). nil = off, for dt_trainer_predict.
+ * Threads: the set's callback: any, at once.
  * Errors: INVALID (an input of another shape or type). */
 DT_API dt_result dt_folder_dataset(dt_folder *folder, dt_tensor picture, dt_tensor label,
                                    dt_dataset *out);

@@ -30,6 +30,7 @@ DT_API uint64_t dt_tokens_rows(const dt_tokens *tokens);
 /* Makes a data set of the file.
  * ids: input i32 [window]; receives a window.
  * targets: input i32 [window]; receives the next token of each. nil = off.
+ * Threads: the set's callback: any, at once.
  * Errors: INVALID (an input of another shape or type), UNSUPPORTED (more
  * than 2^32 - 1 samples: use a larger stride). */
 DT_API dt_result dt_tokens_dataset(dt_tokens *tokens, dt_tensor ids, dt_tensor targets,
