@@ -6,7 +6,8 @@
  * Ranks may have different callbacks: their requests are agreed on after each step.
  *
  * DT_TRAIN_LOCAL: a callback's request and .steps take effect at the end of a round. An error of
- * one rank within a round ends the job.
+ * one rank within a round ends the job. Within a round .last holds what dt_trainer_step reports
+ * there.
  *
  * Threads: the context's; callbacks run on the thread that called dt_trainer_fit. */
 

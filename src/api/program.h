@@ -103,8 +103,8 @@ DT_API dt_result dt_store_vulkan_buffer(dt_store *store, int index, dt_value_kin
 /* Restores a store after DEVICE_LOST. It moves the store with its programs to a device, with the
  * values of the newest host checkpoint (dt_store_desc.host_checkpoint_steps). Values that the
  * application wrote to the store since that step are lost. If the device works, the present values
- * move, and no host checkpoint is needed. Inputs must be written again. On failure the store is
- * unchanged.
+ * move, and no host checkpoint is needed. Training continues with the bits of a run from that step.
+ * Inputs must be written again. On failure the store is unchanged.
  * device: as in dt_store_desc; NULL = the same device, opened again.
  * step: gets the number of the checkpoint's step; 0 = no step was committed. May be NULL.
  * Errors: INVALID (no host checkpoint; an open step; a trainer's store), UNSUPPORTED (a program has

@@ -24,7 +24,8 @@ typedef struct dt_recurrent_desc {
 /* The results of a recurrent layer. Row layer * D + direction of h and c belongs to that layer and
  * direction.
  *
- * Truncated backpropagation through time: make h (and c) inputs and outputs of the program. */
+ * Truncated backpropagation through time: make h (and c) inputs and outputs of the program. Write
+ * what you read to the inputs of the next batch. */
 typedef struct dt_recurrent {
     dt_tensor y; /* [T, D * P]: h of the last layer after each step */
     /* Final state: [layers * D, P] and [layers * D, hidden]. c: of dt_nn_lstm only, else nil. */

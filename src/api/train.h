@@ -368,17 +368,17 @@ typedef struct dt_train_report {
  * Then the message says which step the weights belong to. The store can be read and saved.
  *
  * DT_TRAIN_LOCAL: an error in the middle of a round is only this rank's, which tries its step
- * again. A replica whose step has a NaN or infinity leaves that step out. All ranks get NUMERIC
- * when the round has ended. A round may end with the weights that it began with. INVALID: ranks set
- * different rates or coefficients. NUMERIC: the outer step is not finite. Other ranks learn at the
- * round's end that a rank or device is lost. All keep the weights of the round's beginning, or of
- * its end if it had been reached.
+ * again. Other ranks wait at the round's end. A replica whose step has a NaN or infinity leaves
+ * that step out. All ranks get NUMERIC when the round has ended. A round may end with the weights
+ * that it began with. INVALID: ranks set different rates or coefficients. NUMERIC: the outer step
+ * is not finite. Other ranks learn at the round's end that a rank or device is lost. All keep the
+ * weights of the round's beginning, or of its end if it had been reached.
  *
  * DT_TRAIN_SERVER: a step is one batch slice, and so is the report. The store has the parameters
  * that it was computed with. When an epoch is over for all workers, a step brings its last
  * parameters. Then .steps is 0, and .epoch_ended is set. NUMERIC: a NaN or infinity was found here,
  * and the servers skip the batch. PEER_LOST, REFUSED, INVALID: a server is gone, refuses this
- * worker, or is another one than before. */
+ * worker, or is another one than before; the next call tries again. */
 DT_API dt_result dt_trainer_step(dt_trainer *trainer, dt_train_report *report);
 /* Waits for the steps in flight, for .limits.in_flight = 2. The report and error of a
  * dt_trainer_step's own step come with the next call, or with this one. So .steps of the first
