@@ -409,12 +409,12 @@ DTI_OPTIMIZE_END
 #endif
 
 /* ---- log: CSV, JSON lines, TensorBoard's events */
-#undef DTI_OPTIONAL
-#define DTI_OPTIONAL(X) X(LOG)
 #include "log/record.h"
 #include "log/run_log.h"
 #include "log/profile.h"
 #ifdef DTI_COMPILES_DATA
+#undef DTI_OPTIONAL
+#define DTI_OPTIONAL(X) X(LOG)
 #include "log/proto.c"
 #include "log/png.c"
 #include "log/event.c"

@@ -5,7 +5,7 @@
  * Each part has its own copy of base/, of which the compiler keeps what is used. The only state of
  * base that the parts share is dti_visits (enter.c). In src/ every internal function is static. A
  * function that another part calls is DTI_SEAM in dtrain.h: static where all is compiled at once,
- * else hidden from whoever loads the program. tools/amalgamate finds and marks those; a header that
+ * else hidden from whoever loads the program. tools/generate/amalgamate finds and marks those; a header that
  * both parts see must declare each.
  *
  * The linker reports a part that is missing, by dti_missing_, and parts that were compiled with
@@ -27,9 +27,17 @@
 #define DTI_DEFINES(name)                                                                          \
     DTI_SEAM const char name;                                                                      \
     const char name = 0;
+#if defined __has_attribute
+#if __has_attribute(retain) /* though the linker collects sections */
+#define DTI_RETAIN , retain
+#endif
+#endif
+#ifndef DTI_RETAIN
+#define DTI_RETAIN
+#endif
 #define DTI_NEEDS(name)                                                                            \
     DTI_SEAM const char name;                                                                      \
-    __attribute__((used)) static const char *const name##_here = &name;
+    __attribute__((used DTI_RETAIN)) static const char *const name##_here = &name;
 
 /* Of base, what this part has no use for. */
 #pragma GCC diagnostic ignored "-Wunused-const-variable"

@@ -1,8 +1,12 @@
 /* dtrain without some of its features (base/optional.h): each function of one that was left out is
  * UNSUPPORTED and names itself and the macro, each setting too; what remains trains and writes the
  * same weights. apps.sh builds it with DT_LIGHT and with a random set of DT_NO_ macros; without
- * any it passes too. Prints the trained weights' hash. */
+ * any it passes too. Prints the loss and a prediction. */
+#ifdef LIGHT_PARTS /* the others are linked */
+#define DT_IMPLEMENTATION_GRAPH
+#else
 #define DT_IMPLEMENTATION
+#endif
 #include "dtrain.h"
 
 #include <stdlib.h>
@@ -216,6 +220,33 @@ static void layers(void) {
     dt_graph_destroy(g);
 }
 
+#ifndef DT_NO_COMM
+/* What says that there are several processes is an error, whatever launchers there are: each of them
+ * would train by itself. */
+static void env_is_refused(const char *const set[][2], const char *want) {
+    for (int i = 0; set[i][0]; i++)
+        setenv(set[i][0], set[i][1], 1);
+    const dt_comm_desc desc = dt_comm_desc_from_env();
+    check(strstr(desc.error, want) != NULL, want, desc.error);
+    for (int i = 0; set[i][0]; i++)
+        unsetenv(set[i][0]);
+}
+
+#endif
+
+static void env(void) {
+#ifndef DT_NO_COMM
+    env_is_refused((const char *const[][2]){{"DTRAIN_LAUNCHER", "dtrain"}, {0}}, "DTRAIN_RANK");
+    env_is_refused((const char *const[][2]){{"DTRAIN_RANK", "0"},
+                                            {"DTRAIN_WORLD_SIZE", "1"},
+                                            {"RANK", "1"},
+                                            {"WORLD_SIZE", "2"},
+                                            {0}},
+                   "disagree");
+    env_is_refused((const char *const[][2]){{"PMI_FD", "5"}, {0}}, "PMI");
+#endif
+}
+
 static void launchers(void) {
     setenv("RANK", "1", 1);
     setenv("WORLD_SIZE", "2", 1);
@@ -279,13 +310,43 @@ static void trains(const char *file) {
     dt_history_destroy(&history);
 }
 
+/* The kernels that a program needs on the first Vulkan device, which come from `cache` and go to it. */
+static void vulkan_kernels(void *cache, size_t *bytes) {
+    dt_ctx *own;
+    dt_graph *g;
+    dt_store *store;
+    dt_program *program;
+    check(!dt_ctx_create(&(dt_ctx_desc){.pipeline_cache = cache, .pipeline_cache_bytes = *bytes},
+                         &own),
+          "a context", "");
+    if (dt_ctx_device_count(own) > 1 && dt_ctx_device(own, 1)->usable) {
+        check(!dt_graph_create(own, &g), "a graph", dt_ctx_error(own));
+        dt_tensor x = dt_input(g, "x", DT_F32, dt_dims(2)), y = dt_nn_linear(x, "fc", 1);
+        check(!dt_store_create(g, &(dt_store_desc){.device = "vulkan:0"}, &store) &&
+                  !dt_program_create(store, &(dt_program_desc){.outputs = {y}}, &program) &&
+                  !dt_program_write(program, x, (float[2]){1, 2}, 2 * sizeof(float)) &&
+                  !dt_program_run(program, NULL, NULL),
+              "a program on Vulkan", dt_ctx_error(own));
+        check(!dt_ctx_pipeline_cache(own, NULL, bytes), "a cache's size", dt_ctx_error(own));
+        void *now = malloc(*bytes);
+        check(now && !dt_ctx_pipeline_cache(own, now, bytes), "a cache", dt_ctx_error(own));
+        if (!cache && now)
+            vulkan_kernels(now, bytes);
+        free(now);
+    }
+    dt_ctx_destroy(own);
+}
+
 int main(int argc, char **argv) {
     if (dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx))
         return 2;
     readers();
     layers();
     optimizers();
+    env();
     launchers();
+    size_t bytes = 0;
+    vulkan_kernels(NULL, &bytes);
     trains(argc > 1 ? argv[1] : "light.safetensors");
     dt_ctx_destroy(ctx);
     return failed ? 1 : 0;

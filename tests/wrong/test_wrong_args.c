@@ -452,9 +452,11 @@ static void rows_run(wrong_level level, void (*run)(const row *r, uint64_t works
     uint64_t works = wrong_works(level);
     CHECK(works != 0);
     wrong_close(&here);
-    for (const row *r = rows; r; r = r->next)
+    for (const row *r = rows; r; r = r->next) {
+        test_now.off = false; /* a function that was left out excuses no other row */
         if (r->level == level)
             run(r, works);
+    }
     wrong_close(&there);
     for (int i = 0; i < 5; i++)
         sigaction(signals[i], &before[i], NULL);

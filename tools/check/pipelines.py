@@ -57,8 +57,9 @@ def modules():
     for name, body in re.findall(r"dti_vk_spirv_(\w+)\[\] = \{\n(.*?)\n\};", text, re.S):
         values = [int(v, 0) for v in body.replace("\n", "").split(",") if v]
         arrays[name] = struct.pack(f"<{len(values)}Q", *values)
-    rows = re.findall(r'\{"(\w+)", (?:DTI_HAS_\w+ \? )?dti_vk_spirv_(\w+)(?: : NULL)?, (\d+), (\d+), (\d+), '
-                      r'DTI_K_\w+, \d+\}', text)
+    there = r"(?:DTI_HAS_\w+ \? )?"  # of what a program can leave out
+    rows = re.findall(rf'\{{"(\w+)", {there}dti_vk_spirv_(\w+)(?: : NULL)?, {there}(\d+)(?: : 0)?, '
+                      r'(\d+), (\d+), DTI_K_\w+, \d+\}', text)
     packed = {module: (arrays[module][:int(size)], int(count)) for _, module, size, count, _ in rows}
     words, learnt = spirv_pack.unpack(*packed.pop(spirv_pack.FIRST))
     found = {spirv_pack.FIRST: words}

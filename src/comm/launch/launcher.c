@@ -185,6 +185,8 @@ static bool dti_env_has_some(const dti_env_reader *r, int id) {
         return true;
     if (id == DTI_LAUNCHER_PET && dti_env_get(r, "PET_NNODES"))
         return true; /* "1:4" */
+    if (id == DTI_LAUNCHER_PMI && (dti_env_get(r, "PMI_FD") || dti_env_get(r, "PMI_PORT")))
+        return true;
     return set->rank >= 0 || set->size >= 0;
 }
 
@@ -219,8 +221,6 @@ static bool dti_env_choose_none(dti_env_reader *r) {
     for (int i = 0; i < DTI_LAUNCHER_COUNT; i++)
         if (dti_env_has_some(r, i))
             return dti_env_fail_incomplete(r, i);
-    if (dti_env_get(r, "PMI_FD") || dti_env_get(r, "PMI_PORT"))
-        return dti_env_fail_incomplete(r, DTI_LAUNCHER_PMI);
     if (dti_env_get(r, "SLURM_PROCID") && tasks && dti_env_parse(tasks, UINT64_MAX, &count) &&
         count > 1)
         snprintf(r->desc.warning, sizeof r->desc.warning,
@@ -253,14 +253,18 @@ static bool dti_env_forced(dti_env_reader *r, int *forced) {
                dti_env_quote(name).text);
 }
 
-/* Without the other launchers: dtrun's names. A set of another one is an error, but of one process.
- */
+/* Without the other launchers: dtrun's names. A set of another one is an error, unless it is of one
+ * process, or says what dtrun's names say. */
 static bool dti_env_choose_own(dti_env_reader *r, int forced, int *chosen) {
+    if (forced == DTI_LAUNCHER_DTRAIN && !r->launch[forced].complete)
+        return dti_env_fail_incomplete(r, forced);
     if (!dti_env_check_own(r))
         return false;
-    if (r->launch[DTI_LAUNCHER_DTRAIN].complete)
+    if (r->launch[DTI_LAUNCHER_DTRAIN].complete) {
         *chosen = DTI_LAUNCHER_DTRAIN;
-    for (int i = DTI_LAUNCHER_DTRAIN + 1; *chosen == DTI_LAUNCHER_COUNT && i < *chosen; i++)
+        return dti_env_check_others(r, *chosen);
+    }
+    for (int i = DTI_LAUNCHER_DTRAIN + 1; i < DTI_LAUNCHER_COUNT; i++)
         if (forced == i || (dti_env_has_some(r, i) && r->launch[i].size != 1))
             return dti_env_fail(r,
                                 "launched by %s (%s): %s; use dtrun, or set DTRAIN_RANK, "
