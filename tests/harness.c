@@ -240,7 +240,26 @@ static bool write_counts(const char *path, const int counts[3]) {
     return fclose(file) == 0;
 }
 
+/* The first word that is neither a part of a name nor an option, or NULL. */
+static const char *unknown_option(int argc, char **argv) {
+    static const char *const valued[] = {"--counts", "--also", "--without", "--shared"};
+    for (int i = 1; i < argc; i++) {
+        bool has_value = false;
+        for (int o = 0; o < 4; o++)
+            has_value = has_value || !strcmp(argv[i], valued[o]);
+        if (argv[i][0] == '-' && !has_value && strcmp(argv[i], "-v") != 0)
+            return argv[i];
+        i += has_value;
+    }
+    return NULL;
+}
+
 int main(int argc, char **argv) {
+    if (unknown_option(argc, argv)) {
+        fprintf(stderr, "no option %s; usage: %s [-v] [part of a name]...\n",
+                unknown_option(argc, argv), argv[0]);
+        return 2;
+    }
     bool verbose = false, sum = false;
     const char *counts_path = value_of("--counts", argc, argv);
     const char *shared = value_of("--shared", argc, argv);

@@ -1,6 +1,6 @@
 # ./build.sh check [name...] format, layers, generated files, symbols, warnings, sizes; or those named
 #
-# The names stand in the head of tools/check/__main__.py.
+# The names are those of CHECKS at the end of tools/check/__main__.py; each prints what it holds.
 
 # check [NAME...]: what all checks need is asked for when all run.
 main() {

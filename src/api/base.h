@@ -30,7 +30,7 @@ typedef enum dt_result {
     DT_ERROR_DEVICE_MEMORY, /* out of device memory */
     DT_ERROR_DEVICE,        /* no such device, or its driver failed */
     DT_ERROR_DEVICE_LOST,   /* the device was lost; restore its store or create it again */
-    DT_ERROR_UNSUPPORTED,   /* not supported on this device or for this type */
+    DT_ERROR_UNSUPPORTED,   /* not supported by this device, type or build */
     DT_ERROR_IO,            /* a file could not be opened, read or written */
     DT_ERROR_FORMAT,        /* the contents of a file are not valid */
     DT_ERROR_NUMERIC,       /* a NaN or an infinity; the store is unchanged */

@@ -40,11 +40,12 @@
  * over TCP has one thread; a dt_trainer has those of dt_dataset.threads, and one for each device
  * after the first. A running program allocates nothing. Nothing falls back silently: what cannot be
  * done is an error with a text. The implementation is C11 for GCC or Clang, on Linux, Windows and
- * the web (docs/platforms.md). C++ files include the declarations.
+ * the web; for macOS and FreeBSD it compiles and links (docs/platforms.md). C++ files include the
+ * declarations.
  *
  * WHAT IS NOT THERE.
  * - 16-bit training: single ops on the CPU accept bf16 and f16, and training is in f32.
- * - A measured GPU: software drivers pass all tests; ./build.sh gpu writes a report of yours.
+ * - Many measured GPUs: an NVIDIA H200 and software drivers so far (docs/devices/README.md).
  * - Jobs that outlive a lost rank: they continue from a checkpoint. Workers of a dt_server may die.
  *
  * SIX NOUNS. An object belongs to the object that it was made from, and ends with it.

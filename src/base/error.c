@@ -10,7 +10,7 @@ const char *dt_result_text(dt_result result) {
         [DT_ERROR_DEVICE_MEMORY] = "out of device memory",
         [DT_ERROR_DEVICE] = "no such device, or its driver failed",
         [DT_ERROR_DEVICE_LOST] = "the device was lost; its store must be created again",
-        [DT_ERROR_UNSUPPORTED] = "not supported on this device or for this type",
+        [DT_ERROR_UNSUPPORTED] = "not supported by this device, type or build",
         [DT_ERROR_IO] = "a file could not be opened, read or written",
         [DT_ERROR_FORMAT] = "a file has a wrong format",
         [DT_ERROR_NUMERIC] = "a NaN or an infinity; the store is unchanged",

@@ -116,13 +116,13 @@
     defined DT_NO_TENSORBOARD || defined DT_NO_PROFILE || defined DT_NO_REPORT ||                  \
     defined DT_NO_METRICS || defined DT_NO_AUGMENTATION || defined DT_NO_RNN ||                    \
     defined DT_NO_LSTM || defined DT_NO_OPTIM || defined DT_NO_COMPOSE || defined DT_NO_LOSSES ||  \
-    defined DT_NO_EINSUM || defined DT_NO_OPTIMIZER || defined DT_NO_RECURRENCE ||                 \
-    defined DT_NO_GPU || defined DT_NO_VK || defined DT_NO_TCP || defined DT_NO_MPI ||             \
-    defined DT_NO_NETWORK || defined DT_NO_THREAD || defined DT_NO_AVX || defined DT_NO_AVX2 ||    \
-    defined DT_NO_SIMD || defined DT_LITE || defined DT_NO_PNG || defined DT_NO_JPEG ||            \
-    defined DT_NO_PICTURES || defined DT_NO_ZERO_STAGE || defined DT_NO_FSDP ||                    \
-    defined DT_NO_ADAM || defined DT_NO_PIPELINES || defined DT_NO_TENSOR ||                       \
-    defined DT_IMPLEMENTATION_CORE
+    defined DT_NO_EINSUM || defined DT_NO_OPTIMIZER || defined DT_NO_OPTIMISERS ||                 \
+    defined DT_NO_VULCAN || defined DT_NO_LOSS || defined DT_NO_RECURRENCE || defined DT_NO_GPU || \
+    defined DT_NO_VK || defined DT_NO_TCP || defined DT_NO_MPI || defined DT_NO_NETWORK ||         \
+    defined DT_NO_THREAD || defined DT_NO_AVX || defined DT_NO_AVX2 || defined DT_NO_SIMD ||       \
+    defined DT_LITE || defined DT_NO_PNG || defined DT_NO_JPEG || defined DT_NO_PICTURES ||        \
+    defined DT_NO_ZERO_STAGE || defined DT_NO_FSDP || defined DT_NO_ADAM ||                        \
+    defined DT_NO_PIPELINES || defined DT_NO_TENSOR || defined DT_IMPLEMENTATION_CORE
 #define DTI_MISSPELT
 #endif
 /* clang-format off */

@@ -61,8 +61,9 @@ static const dti_optim_row *dti_optim_row_of(dt_optim_kind kind) {
 static dt_result dti_optim_here(dti_base *base, const dt_optim_desc *d) {
     if (!d || DTI_HAS_OPTIM(d->kind) || (unsigned)d->kind >= DTI_OPTIM_KINDS)
         return DT_OK;
-    return dti_fail(base, DT_ERROR_UNSUPPORTED, "dt_optim_desc.kind = %d: %s", (int)d->kind,
-                    DTI_OFF(OPTIMIZERS));
+    return dti_fail(base, DT_ERROR_UNSUPPORTED,
+                    "dt_optim_desc.kind is %d, and SGD, Adam and AdamW alone are there: %s",
+                    (int)d->kind, DTI_OFF(OPTIMIZERS));
 }
 
 /* ---- the description */
