@@ -161,8 +161,8 @@ static void check_threads(int before) {
 }
 #endif
 
-/* A test goes on with what a feature that was left out did not give it: it ends here. One that asked
- * for none crashes. */
+/* A test goes on with what a feature that was left out did not give it: it ends here. One that
+ * asked for none crashes. */
 #ifdef TESTS_END
 static sigjmp_buf test_end;
 static void **test_calls;

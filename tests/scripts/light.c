@@ -221,8 +221,8 @@ static void layers(void) {
 }
 
 #ifndef DT_NO_COMM
-/* What says that there are several processes is an error, whatever launchers there are: each of them
- * would train by itself. */
+/* What says that there are several processes is an error, whatever launchers there are: each of
+ * them would train by itself. */
 static void env_is_refused(const char *const set[][2], const char *want) {
     for (int i = 0; set[i][0]; i++)
         setenv(set[i][0], set[i][1], 1);
@@ -310,7 +310,7 @@ static void trains(const char *file) {
     dt_history_destroy(&history);
 }
 
-/* The kernels that a program needs on the first Vulkan device, which come from `cache` and go to it. */
+/* The kernels that a program needs on the first Vulkan device come from `cache`, and go to it. */
 static void vulkan_kernels(void *cache, size_t *bytes) {
     dt_ctx *own;
     dt_graph *g;
