@@ -5,8 +5,8 @@
  * Each part has its own copy of base/, of which the compiler keeps what is used. The only state of
  * base that the parts share is dti_visits (enter.c). In src/ every internal function is static. A
  * function that another part calls is DTI_SEAM in dtrain.h: static where all is compiled at once,
- * else hidden from whoever loads the program. ./build.sh header finds and marks those; a header that
- * both parts see must declare each.
+ * else hidden from whoever loads the program. ./build.sh header finds and marks those; a header
+ * that both parts see must declare each.
  *
  * The linker reports a part that is missing, by dti_missing_, and parts that were compiled with
  * different options, by dti_parts_differ_in_: GRAPH defines one for the state of each option, and

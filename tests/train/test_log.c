@@ -569,7 +569,7 @@ TEST(log_that_is_read_from_any_byte_on_has_the_last_points) {
     snprintf(
         program, sizeof program,
         "import os, sys\n"
-        "sys.path.insert(0, 'tools')\n"
+        "sys.path.insert(0, 'tools/view')\n"
         "import runlog\n"
         "at = '%s/'\n"
         "for name in [n for n in os.listdir(at) if n in runlog.FILES or 'events' in n]:\n"
