@@ -166,7 +166,8 @@ static void settings(dt_graph *graph, dt_trainer_desc desc) {
     setting(OFF(AUGMENT), "dt_dataset.augment", graph, d);
     d = desc;
     d.optim = &(dt_optim_desc){.kind = DT_OPTIM_MUON};
-    setting(OFF(OPTIMIZERS), "dt_optim_desc.kind = 16", graph, d);
+    setting(OFF(OPTIMIZERS), "dt_optim_desc.kind is 16, and SGD, Adam and AdamW alone are there",
+            graph, d);
 }
 
 static void optimizers(void) {
@@ -174,7 +175,8 @@ static void optimizers(void) {
     const dt_optim_desc lamb = {.kind = DT_OPTIM_LAMB};
     const dt_result result = dt_optim_lr(ctx, &lamb, 1, &lr);
     check(DTI_HAS_OPTIMIZERS ? !result : result == DT_ERROR_UNSUPPORTED, "LAMB", dt_ctx_error(ctx));
-    is_off(OFF(OPTIMIZERS), "dt_optim_desc.kind = 14", result ? dt_ctx_error(ctx) : "");
+    is_off(OFF(OPTIMIZERS), "dt_optim_desc.kind is 14, and SGD, Adam and AdamW alone are there",
+           result ? dt_ctx_error(ctx) : "");
 }
 
 static void servers(dt_graph *graph) {
