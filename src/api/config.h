@@ -12,31 +12,31 @@
  *                       off       see above
  *   DT_STATIC           off       make every public function static: a private copy in this file
  *   DT_COMM_ONLY        off       compile only the collectives (dt_comm), no graphs or devices
- *   DT_NO_VULKAN        off       the Vulkan backend (154 KB, 0 s)
- *   DT_NO_AVX512        off       kernels for AVX-512 (127 KB, 5 s): CPUs take those for AVX2, with
+ *   DT_NO_VULKAN        off       the Vulkan backend (155 KB, 1 s)
+ *   DT_NO_AVX512        off       kernels for AVX-512 (95 KB, 0 s): CPUs take those for AVX2, with
  *                                 the same bits
- *   DT_NO_COMM          off       what connects processes (187 KB, 7 s): a dt_comm has one rank;
+ *   DT_NO_COMM          off       what connects processes (178 KB, 4 s): a dt_comm has one rank;
  *                                 replicas of one process still work
  *   DT_NO_THREADS       off       start no threads and use no thread library: the caller computes
- *   DT_LIGHT            off       all options from the next row to DT_NO_CTC (442 KB, 11 s). What
+ *   DT_LIGHT            off       all options from the next row to DT_NO_CTC (434 KB, 9 s). What
  *                                 remains: graphs, CPU, Vulkan, data parallelism, TCP,
  *                                 dt_trainer_fit, safetensors and checkpoints
- *   DT_NO_EXPORT        off       dt_onnx_save, dt_c_save (49 KB, 3 s)
- *   DT_NO_SERVER        off       parameter servers and their workers (47 KB, 1 s)
- *   DT_NO_MODEL_PARALLEL off      .parallel.pipeline, .tensor and .tensor_slices (65 KB, 0 s)
- *   DT_NO_ZERO          off       .parallel.zero_stage (20 KB, 0 s)
- *   DT_NO_LOCAL         off       DT_TRAIN_LOCAL: local steps, gossip, compression (16 KB, 3 s)
- *   DT_NO_LAUNCHERS     off       launchers other than dtrun (17 KB, 3 s); tcpstore://, pmi:, pmix:
- *   DT_NO_READERS       off       files of samples (37 KB, 2 s): IDX, NumPy, WAV, CSV, pictures,
+ *   DT_NO_EXPORT        off       dt_onnx_save, dt_c_save (48 KB, 2 s)
+ *   DT_NO_SERVER        off       parameter servers and their workers (46 KB, 3 s)
+ *   DT_NO_MODEL_PARALLEL off      .parallel.pipeline, .tensor and .tensor_slices (64 KB, 1 s)
+ *   DT_NO_ZERO          off       .parallel.zero_stage (19 KB, 0 s)
+ *   DT_NO_LOCAL         off       DT_TRAIN_LOCAL: local steps, gossip, compression (16 KB, 0 s)
+ *   DT_NO_LAUNCHERS     off       launchers other than dtrun (15 KB, 0 s); tcpstore://, pmi:, pmix:
+ *   DT_NO_READERS       off       files of samples (37 KB, 0 s): IDX, NumPy, WAV, CSV, pictures,
  *                                 tokens, replays
  *   DT_NO_LOG           off       dt_run_log, dt_profile, dt_png_save (14 KB, 0 s)
  *   DT_NO_REPORTS       off       dt_metric, dt_lr_find, dt_summary, dt_progress_show (13 KB, 0 s)
- *   DT_NO_AUGMENT       off       dt_dataset.augment (13 KB, 3 s)
- *   DT_NO_OPTIMIZERS    off       optimizers other than SGD, Adam and AdamW (49 KB, 4 s)
- *   DT_NO_COMPOSED      off       ops made of others (49 KB, 3 s): dt_where, dt_gather, dt_einsum
+ *   DT_NO_AUGMENT       off       dt_dataset.augment (12 KB, 0 s)
+ *   DT_NO_OPTIMIZERS    off       optimizers other than SGD, Adam and AdamW (47 KB, 2 s)
+ *   DT_NO_COMPOSED      off       ops made of others (48 KB, 1 s): dt_where, dt_gather, dt_einsum
  *                                 and others of api/compose.h, the losses of api/loss.h
- *   DT_NO_RECURRENT     off       LSTM, GRU and RNN (41 KB, 2 s)
- *   DT_NO_CTC           off       dt_ctc_loss (13 KB, 2 s)
+ *   DT_NO_RECURRENT     off       LSTM, GRU and RNN (40 KB, 1 s)
+ *   DT_NO_CTC           off       dt_ctc_loss (13 KB, 0 s)
  *   DT_WITH_OPENSSL     off       add DT_COMM_MAC and DT_COMM_TLS; link with -lssl -lcrypto
  *   DT_WITH_ZLIB        off       read arrays of np.savez_compressed; link with -lz
  *   DT_WITH_PNG         off       read pictures in PNG files; link with -lpng
@@ -45,8 +45,8 @@
  *   DT_DEBUG            off       add internal asserts, which abort: never ship this
  *
  * What DT_LIGHT and DT_NO_ leave out is still declared, but UNSUPPORTED: the error names the macro.
- * In parentheses: what a row saves of the default: 1696 KB, 44 s. On the CPU in one process
- * DT_LIGHT with DT_NO_VULKAN with DT_NO_COMM saves (741 KB, 20 s).
+ * In parentheses: what a row saves of the default: 1616 KB, 34 s. On the CPU in one process
+ * DT_LIGHT with DT_NO_VULKAN with DT_NO_COMM saves (727 KB, 14 s).
  * Measured on x86-64 by tools/check/options: gcc 12 -O2, text and data, user time within 2 s.
  */
 #ifdef DT_STATIC

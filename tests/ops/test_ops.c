@@ -24,6 +24,10 @@ static bool ops_open(ops_model *m, dt_ctx *ctx, dti_op op, bool small) {
     m->eval = false;
     if (dt_graph_create(ctx, &m->graph) || !ops_case_of(op))
         return false;
+    if (!dti_op_info_of(op)->family->shape) {
+        test_off((void **)&dti_visits); /* the row was left out */
+        return false;
+    }
     ops_case_of(op)(m);
     const char *error = dt_graph_error(m->graph);
     test_check(!error, __FILE__, __LINE__, "the case of %s: %s", dti_op_info_of(op)->name,
