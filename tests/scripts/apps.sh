@@ -10,13 +10,6 @@ filters=$*
 
 . tests/scripts/wanted.sh
 
-header=build/include/dtrain.h
-newer() { [ -e "$1" ] && [ "$1" -nt $header ] && [ "$1" -nt "$2" ]; }
-
-# Clang compiles the implementation in seconds when it does not optimise: for what must link and run.
-quickest=${CC:-cc}
-if command -v clang >/dev/null 2>&1; then quickest=clang; fi
-
 # ---- the application in an empty folder
 
 write_app() {

@@ -10,15 +10,9 @@ filters=$*
 
 . tests/scripts/wanted.sh
 
-# Clang compiles the implementation in seconds when it does not optimise.
-compiler=${CC:-cc}
-if command -v clang >/dev/null 2>&1; then compiler=clang; fi
-
-header=build/include/dtrain.h
-
 shared_library() {
     if [ $work/libdtrain.so -nt $header ]; then return 0; fi
-    "$compiler" -O0 -w -shared -fPIC -DDT_NO_VULKAN -DDT_IMPLEMENTATION -x c $header \
+    "$quickest" -O0 -w -shared -fPIC -DDT_NO_VULKAN -DDT_IMPLEMENTATION -x c $header \
         -o $work/libdtrain.so -lm -ldl -lpthread >$work/build.log 2>&1
 }
 
@@ -28,7 +22,7 @@ for test in bindings_have_the_layout_of_the_compiler bindings_learn_xor \
     if ! command -v python3 >/dev/null 2>&1; then
         skipped=$((skipped + 1))
         echo "skipped $test: there is no python3"
-    elif shared_library && python3 tests/scripts/bindings.py $test $work "$compiler" >$work/$test.log 2>&1; then
+    elif shared_library && python3 tests/scripts/bindings.py $test $work "$quickest" >$work/$test.log 2>&1; then
         passed=$((passed + 1))
     else
         failed=$((failed + 1))

@@ -9,10 +9,6 @@ filters=$*
 
 . tests/scripts/wanted.sh
 
-# Clang compiles the implementation in seconds when it does not optimise.
-compiler=${CC:-cc}
-if command -v clang >/dev/null 2>&1; then compiler=clang; fi
-
 finish() { # TEST LOG: by the exit status before it
     if [ $? -eq 0 ]; then passed=$((passed + 1)); return; fi
     failed=$((failed + 1))
@@ -44,7 +40,7 @@ pkg_config_test() {
     version=$(sed -n 's/^#define DT_VERSION "\(.*\)"$/\1/p' "$work/prefix/include/dtrain.h")
     [ "$(pkg-config --modversion dtrain)" = "$version" ] || return 1
     # shellcheck disable=SC2046 # words are meant
-    "$compiler" -O0 $(pkg-config --cflags dtrain) "$work/app.c" $(pkg-config --libs dtrain) \
+    "$quickest" -O0 $(pkg-config --cflags dtrain) "$work/app.c" $(pkg-config --libs dtrain) \
         -o "$work/app" && "$work/app" && "$work/prefix/bin/dtrun" -n 2 true
 }
 
@@ -67,7 +63,7 @@ END
 
 cmake_test() {
     write_cmake_project
-    cmake -S "$work/project" -B "$work/project/build" -DCMAKE_C_COMPILER="$compiler" \
+    cmake -S "$work/project" -B "$work/project/build" -DCMAKE_C_COMPILER="$quickest" \
         -DCMAKE_C_FLAGS=-O0 && cmake --build "$work/project/build" --parallel 2 && "$work/project/build/app"
 }
 

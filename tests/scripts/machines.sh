@@ -11,13 +11,7 @@ golden=tests/golden/hostile_host.hash
 
 . tests/scripts/wanted.sh
 
-header=build/include/dtrain.h
-newer() { [ -e "$1" ] && [ "$1" -nt $header ] && [ "$1" -nt "$2" ]; }
 newer_tests() { newer "$1" $header && [ -z "$(find tests -name '*.[ch]' -newer "$1")" ]; }
-
-# Clang compiles the implementation in seconds when it does not optimise: for what must link and run.
-quickest=${CC:-cc}
-if command -v clang >/dev/null 2>&1; then quickest=clang; fi
 
 # ---- the hostile host: the same hash whatever the compiler, the flags and the surroundings
 

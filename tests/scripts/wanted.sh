@@ -25,3 +25,11 @@ skip() {
     skipped=$((skipped + 1))
     echo "skipped $1: $2"
 }
+
+# The header of src/, which all of them compile. newer PROGRAM SOURCE: than both.
+header=build/include/dtrain.h
+newer() { [ -e "$1" ] && [ "$1" -nt $header ] && [ "$1" -nt "$2" ]; }
+
+# Clang compiles the implementation in seconds when it does not optimise: for what must link and run.
+quickest=${CC:-cc}
+if command -v clang >/dev/null 2>&1; then quickest=clang; fi
