@@ -102,7 +102,7 @@ no_comm_test() {
 # DTRAIN_DRAW=N: that of day N.
 day=${DTRAIN_DRAW:-$(($(date +%s) / 86400))}
 features_of_the_day() {
-    sed -n 's/^#ifdef \(DT_NO_.*\)/-D\1/p' src/base/optional.h |
+    sed -n 's/^#ifdef \(DT_NO_.*\)/-D\1/p' src/base/features.h |
         awk -v seed="$day" 'BEGIN { srand(seed) } rand() < 0.5'
 }
 

@@ -59,7 +59,7 @@ WARNINGS = ("-Wall -Wextra -pedantic -Wshadow -Wconversion -Wstrict-prototypes "
 CXX_WARNINGS = "-Wall -Wextra -pedantic -Wshadow -Wconversion -Werror".split()
 GENERATED = {"src/backend/vulkan/shader_table.h", "src/backend/vulkan/vk_decl.h",
              "src/op/core/kernel_list.h", "src/op/families/families.h", "src/kernel/isa_list.h",
-             "src/base/options.h"}
+             "src/base/options.h", "src/base/features.h"}
 # The hard stop is for functions; tables, dispatch and validators are named here with a reason.
 FUNCTION_LINES = 70
 LONG_FUNCTIONS = {}
@@ -663,7 +663,7 @@ def check_implementation():
               ["-DDT_NO_COMM", "-DDT_NO_VULKAN"]]
     if os.path.exists("/usr/include/openssl/ssl.h"):
         parsed.append(["-DDT_COMM_ONLY", "-DDT_WITH_OPENSSL"])
-    features = re.findall(r"^#ifdef (DT_NO_\w+)", amalgamate.read("src/base/optional.h"), re.M)
+    features = re.findall(r"^#ifdef (DT_NO_\w+)", amalgamate.read("src/base/features.h"), re.M)
     draw = random.Random(int(os.environ.get("DTRAIN_DRAW", time.time() // 86400)))
     parsed += [["-DDT_LIGHT"], ["-DDT_LIGHT", "-DDT_NO_COMM", "-DDT_NO_VULKAN"],
                ["-D" + name for name in features if draw.random() < 0.5]]
