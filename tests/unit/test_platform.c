@@ -175,8 +175,11 @@ static void plat_rank_main(void *arg) {
     plat_rank *r = arg;
     dt_comm *comm = NULL;
     dt_comm_desc desc = {.rank = r->rank, .world_size = PLAT_RANKS, .join_timeout_ms = 20000};
-    snprintf(desc.rendezvous, sizeof desc.rendezvous, "tcp://127.0.0.1:%d",
-             20000 + (int)(dti_process() % 20000));
+    /* Below the ports that systems give to outgoing connections, and a second choice if one of
+     * them is in use. */
+    snprintf(desc.rendezvous, sizeof desc.rendezvous, "tcp://127.0.0.1:%d+16",
+             20000 + (int)(dti_process() % 12000));
+    snprintf(desc.job, sizeof desc.job, "platform-%u", (unsigned)dti_process());
     memset(desc.key, 'a', 64);
     r->result = dt_comm_create(&desc, &comm);
     if (!r->result)
