@@ -195,6 +195,7 @@ DTI_OPTIMIZE_END
 #include "op/core/cpu_task.h"
 #ifdef DTI_COMPILES_GRAPH
 #include "op/core/build.c"
+#include "op/core/autocast.c"
 #include "op/core/name.c"
 #include "op/core/emit.c"
 #include "op/core/walk.c"

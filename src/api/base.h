@@ -58,6 +58,11 @@ typedef enum dt_dtype {
     DT_U8       /* not for tensors; bytes of pictures in a dt_column */
 } dt_dtype;
 
+/* What the ops of a program compute in. BF16 is mixed precision, PyTorch's autocast: products,
+ * and what follows them, are in bf16; norms, losses and sums are in f32 (docs/ops.md has each op).
+ * Parameters, their gradients and optimizer state are f32, and so are inputs and outputs. */
+typedef enum dt_precision { DT_PRECISION_F32, DT_PRECISION_BF16 } dt_precision;
+
 /* The severity of a log message. */
 typedef enum dt_log_level {
     DT_LOG_ERROR,   /* a call failed; dt_ctx_error() has the same text */

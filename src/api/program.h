@@ -320,9 +320,10 @@ typedef struct dt_program_desc {
     dt_external_buffer external[DT_MAX_OUTPUTS]; /* see above */
     const dt_optim_desc *optim;                  /* NULL: the program does not train */
     bool gradients;                              /* compute gradients without an optimizer */
-    const char *params; /* patterns of the parameters to train; NULL = all not frozen */
-    dt_mode mode;       /* of dropout and batch norm; 0 = DT_MODE_DEFAULT */
-    bool cached;        /* see above */
+    const char *params;     /* patterns of the parameters to train; NULL = all not frozen */
+    dt_mode mode;           /* of dropout and batch norm; 0 = DT_MODE_DEFAULT */
+    dt_precision precision; /* 0 = f32; BF16: on the CPU */
+    bool cached;            /* see above */
     /* Use the averages that an earlier program's dt_optim_desc.average keeps. Without gradients. */
     bool averaged;
     bool concurrent; /* see above */

@@ -246,7 +246,8 @@ typedef struct dt_trainer_desc {
     /* A safetensors file of initial parameters and buffers, read on rank 0 as by dt_store_load.
      * NULL = their dt_init. */
     const char *load;
-    bool averaged; /* dt_trainer_evaluate uses the averaged weights (.optim->average) */
+    bool averaged;          /* dt_trainer_evaluate uses the averaged weights (.optim->average) */
+    dt_precision precision; /* of steps and evaluations, on all replicas; 0 = f32 */
 
     dt_dataset data; /* to train on; every rank provides the whole set */
     int batch;       /* samples of a step, over the whole job; 0 = 1 */

@@ -191,7 +191,6 @@ typedef struct dti_code_desc {
     const dti_staged *staged; /* NULL: it makes steps alone */
     const dti_layout *layout; /* outlives the code */
     dti_limits limits;
-    dt_dtype low; /* BF16 or F16: in mixed precision; else DT_F32, as the graph says */
 } dti_code_desc;
 
 /* ---- replay.c: a clone of a graph, at desc->shapes where there are some, for

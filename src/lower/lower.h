@@ -20,7 +20,6 @@ typedef struct dti_lowering {
     const dt_graph *graph;    /* the application's: what the description's tensors are of */
     const dti_staged *staged; /* or NULL */
     dti_choice choice;
-    dt_dtype low;                       /* DT_F32, or what LOW rows work in */
     dti_text problems;                  /* with a description, all of them */
     uint32_t weight_node[DT_MAX_TERMS]; /* by loss: gives its weight from targets alone; 0 = none */
     uint32_t weigh_launches;            /* the weigh segment's, in front of all others */

@@ -58,7 +58,6 @@ static dt_result dti_lowering_open(dti_lowering *w, dti_base *base, const dti_co
     code->limits = desc->limits;
     code->desc = *desc->program;
     w->staged = desc->staged;
-    w->low = desc->low;
     code->stage_blocks = desc->staged ? desc->staged->blocks : 0;
     code->tp_ranks = desc->staged ? desc->staged->tp_ranks : 0;
     code->label = dti_graph_string(code->work, code->desc.label ? code->desc.label : "program");

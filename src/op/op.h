@@ -6,6 +6,7 @@
  *   op_table.h           here on top: every op, its family and its formula
  *   launch.h             a launch, and what a row of a kernel says
  *   build.c              appends a node: common checks, then the row's shape rule
+ *   autocast.c           mixed precision: the types of a row's inputs
  *   name.c               how messages call a tensor
  *   emit.h, emit.c       listings: launches and values before anything has a place
  *   cpu_task.h, walk.c   how a launch runs on the CPU; the walk of its elementwise kernels
@@ -153,6 +154,9 @@ typedef struct dti_op_family {
      * other in value `parts`: for results that are no sums. NULL: they are added, or lie apart. */
     void (*join)(dti_emit *e, uint32_t parts, uint32_t count, int64_t rows);
     bool view; /* emit only sets the out view; no kernel */
+    /* Which operands its launches take in 16 bits: bit i is input i, DTI_HALF_OUT the result. The
+     * others are cast. */
+    uint16_t halves;
     /* Of a row that moves elements and computes none: e, of its first input, becomes the element
      * that was this one's; false: it is of no input. NULL: the row computes. */
     bool (*source)(const dt_graph *g, const dti_node *n, dti_element *e);
@@ -197,6 +201,9 @@ typedef struct dti_op_family {
     static const dti_op_family dti_family_##family = {.emit = dti_##emits##_emit, __VA_ARGS__}
 #define DTI_FAMILY_ROW_0(family, emits, ...) static const dti_op_family dti_family_##family = {0}
 
+#define DTI_HALF_OUT 0x8000u
+#define DTI_HALF_ALL 0xffffu
+
 typedef enum dti_samples {
     DTI_SAMPLES_NONE,
     DTI_SAMPLES_ROWWISE,
@@ -230,6 +237,13 @@ static inline dt_tensor dti_append2(dti_op op, dt_tensor a, dt_tensor b, const d
     dt_tensor in[2] = {a, b};
     return dti_append(a.graph ? a.graph : b.graph, op, in, 2, attr);
 }
+
+/* ---- autocast.c: a row's inputs in the types that its precision asks for, as PyTorch's autocast
+ * has them. room: for `count` tensors, where the casts go. */
+static const dt_tensor *dti_autocast_inputs(const dti_op_info *info, const dt_tensor *in,
+                                            uint32_t count, dt_tensor *room);
+/* x as f32, or as what LOW rows work in: one node for each value and type. */
+static dt_tensor dti_autocast_to(dt_tensor x, dt_dtype to);
 
 /* A function of the API that is made of rows: `make` finds inputs and other arguments in the call.
  * The first `needed` inputs must be given; none may be nil, and all must be of one graph. */
@@ -358,6 +372,8 @@ static void dti_differentiate_all(dt_graph *graph, const dt_tensor *y, const dt_
 static bool dti_pads_join(dt_tensor a, dt_tensor b, dt_tensor *sum);
 /* Sums x over what broadcasting repeated, down to the shape and sample axis of `like`. */
 static dt_tensor dti_sum_to(dt_tensor x, dt_tensor like);
+/* The type of x's gradient: of a 16-bit copy of a parameter, the parameter's. */
+static dt_dtype dti_grad_dtype(dt_tensor x);
 /* Repeats x to the shape and sample axis of `like`. */
 static dt_tensor dti_expand_like(dt_tensor x, dt_tensor like);
 static dt_tensor dti_expand_to(dt_tensor x, dt_shape shape, bool samples);

@@ -67,7 +67,7 @@
     X(HEAVISIDE, heaviside, "1", ROWWISE, WIDEST, unary, DTI_U_HEAVISIDE,                          \
       "x > 0 ? 1 : 0; no gradient")                                                                \
     X(AFFINE, affine, "1", ROWWISE, WIDEST, unary, DTI_U_AFFINE, "scale * x + offset")             \
-    X(UNARY_GRAD, unary_grad, "2", ROWWISE, F32, unary_grad, 0, "(x, dy) -> dy * f'(x)")           \
+    X(UNARY_GRAD, unary_grad, "2", ROWWISE, WIDEST, unary_grad, 0, "(x, dy) -> dy * f'(x)")        \
     X(ADD, add, "2", ROWWISE, WIDEST, binary, DTI_B_ADD, "a + b")                                  \
     X(SUB, sub, "2", ROWWISE, WIDEST, binary, DTI_B_SUB, "a - b")                                  \
     X(MUL, mul, "2", ROWWISE, WIDEST, binary, DTI_B_MUL, "a * b")                                  \

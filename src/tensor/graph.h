@@ -25,6 +25,7 @@ typedef struct dti_node {
     dti_attr attr;
     const char *label;  /* NULL, or a string of the application's graph */
     const void *values; /* of an input that is a constant: its values, in that graph too */
+    uint32_t cast; /* under autocast: the node that has this value in the other type; 0 = none */
 } dti_node;
 
 /* A function of the API whose rows have attributes that it worked out from shapes, and what it was
@@ -60,6 +61,7 @@ struct dt_graph {
     dt_ctx *ctx;
     dti_base *base;
     bool steps;           /* a gradient goes through step functions (differentiate.c) */
+    uint8_t autocast;     /* of a clone: what LOW rows work in (core/autocast.c); DT_F32: off */
     dti_grad_pass *trace; /* NULL: nobody asks */
     dti_node *nodes;      /* [0] is nil */
     uint32_t count;

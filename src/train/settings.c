@@ -91,6 +91,7 @@ static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
     p->comm = d->comm;
     p->optim = d->optim ? *d->optim : (dt_optim_desc){0};
     p->program.memory_bytes = d->limits.memory_bytes;
+    p->program.precision = d->precision;
     p->seed = d->seed;
     p->batch = (uint32_t)DTI_MAX(d->batch, 1);
     p->parts = (uint32_t)DTI_MAX(d->accumulate, 1);

@@ -6,6 +6,7 @@
     X(KEEP, .least = 1.0, .most = (double)INT_MAX, .otherwise = 3.0)                               \
     X(LOCAL_STEPS, .least = 1.0, .most = (double)INT_MAX, .otherwise = 100.0) /* paper: 50-500 */  \
     X(TAIL, .most = DT_TAIL_PAD, .kind = "a dt_tail, ")                                            \
+    X(PRECISION, .most = DT_PRECISION_BF16, .kind = "a dt_precision, ")                            \
     X(MODE, .most = DT_TRAIN_SERVER, .kind = "a dt_train_mode, ")                                  \
     X(BALANCE, .most = DT_BALANCE_MEASURED, .kind = "a dt_balance, ")                              \
     X(ORDER, .most = DT_PIPELINE_ZERO_BUBBLE, .kind = "a dt_pipeline_schedule, ")                  \
@@ -28,6 +29,7 @@ DTI_RANGES(dti_trainer_ranges, DTI_TRAINER_RANGES);
     X(dt_trainer_desc, params, TEXT, ALL, ANY, 1)                                                  \
     X(dt_trainer_desc, load, POINTER, RANK, ANY, 1)                                                \
     X(dt_trainer_desc, averaged, BOOL, ALL, ANY, 1)                                                \
+    X(dt_trainer_desc, precision, ENUM, ALL, PRECISION, 1)                                         \
     X(dt_trainer_desc, data, OTHER, CODE, ANY, 1)                                                  \
     X(dt_trainer_desc, batch, INT, ALL, LEAST_1, 1)                                                \
     X(dt_trainer_desc, accumulate, INT, ALL, LEAST_1, 1)                                           \

@@ -312,7 +312,7 @@ static void lower_check_loss(lower_case *c, const dti_code *code) {
 TEST(mixed_precision_casts_by_the_precision_of_the_rows_and_each_value_once) {
     lower_case c;
     REQUIRE(lower_open(&c, 4));
-    c.desc.low = DT_BF16;
+    c.program.precision = DT_PRECISION_BF16;
     c.desc.limits.halves = true;
     REQUIRE(lower_begin(&c) && lower_to(&c, "cast"));
     const dti_code *code = c.w.code;
@@ -322,7 +322,7 @@ TEST(mixed_precision_casts_by_the_precision_of_the_rows_and_each_value_once) {
     CHECK(lower_count(g, DTI_OP_LINEAR, DT_BF16, old) == 2); /* LOW */
     CHECK(lower_count(g, DTI_OP_RELU, DT_BF16, old) == 1);   /* WIDEST of what is low */
     CHECK(lower_count(g, DTI_OP_CROSS_ENTROPY, DT_F32, old) == 1);
-    CHECK(lower_count(g, DTI_OP_CAST, DT_BF16, old) == 5); /* x, two weights, two biases */
+    CHECK(lower_count(g, DTI_OP_CAST, DT_BF16, old) == 3); /* x, two weights; biases stay f32 */
     const uint32_t logits = dti_code_node(code, c.logits.id);
     CHECK(g->nodes[logits].op == DTI_OP_CAST && g->nodes[logits].dtype == DT_F32);
     CHECK(dti_input_id(g, &g->nodes[loss], 0) == logits); /* the loss and the output share it */
@@ -340,9 +340,10 @@ TEST(mixed_precision_casts_by_the_precision_of_the_rows_and_each_value_once) {
 TEST(mixed_precision_on_a_device_without_16_bits_is_refused) {
     lower_case c;
     REQUIRE(lower_open(&c, 4));
-    c.desc.low = DT_F16;
+    c.program.precision = DT_PRECISION_BF16;
     REQUIRE(lower_begin(&c));
     CHECK(dti_lowering_run(&c.w, &c.next, NULL) == DT_ERROR_UNSUPPORTED);
-    CHECK_CONTAINS(dt_ctx_error(c.ctx), "of f16: this device computes only on f32 and i32");
+    CHECK_CONTAINS(dt_ctx_error(c.ctx),
+                   ".precision is DT_PRECISION_BF16, and this device computes only on f32 and i32");
     lower_close(&c);
 }

@@ -28,12 +28,16 @@ os.chdir(ROOT)
 DTBENCH = "build/dtbench"
 PARTS = ("gemm", "steps", "create", "frame", "vulkan")
 STEPS = {"xor": 2000, "mlp_tiny": 1000, "mlp": 300, "mlp_wide": 20, "cnn": 16, "gpt_small": 20,
-         "gpt_medium": 4, "attention": 8, "lstm": 20}
+         "gpt_medium": 4, "attention": 8, "lstm": 20,
+         "mlp_wide:bf16": 20, "cnn:bf16": 16, "gpt_small:bf16": 20, "gpt_medium:bf16": 4,
+         "attention:bf16": 8, "lstm:bf16": 20}
 TRAINED = ("xor", "mlp") # also through a trainer: so small that its own work shows
 # The aims: the least ratio to PyTorch, and to JAX.
 AIMS = {"xor": (50.0, 30.0), "mlp_tiny": (12.0, 5.0), "mlp": (2.5, 2.0), "mlp_wide": (1.35, 1.5),
         "cnn": (1.5, None), "gpt_small": (2.2, None), "gpt_medium": (2.2, None),
-        "attention": (2.5, None), "lstm": (3.0, None)}
+        "attention": (2.5, None), "lstm": (3.0, None), "mlp_wide:bf16": (1.3, None),
+        "cnn:bf16": (1.8, None), "gpt_small:bf16": (1.6, None), "gpt_medium:bf16": (1.2, None),
+        "attention:bf16": (1.4, None), "lstm:bf16": (1.3, None)}
 MEMORY = ("cnn", 20) # workload, steps
 MEMORY_AIM = 0.5 # of PyTorch's, at most
 # To OpenBLAS, least time against least time: the mean of all cells, and each.
@@ -244,7 +248,7 @@ def step_line(name, threads, ours, peers):
 def bench_steps(threads_list, rounds, torch, jax):
     print("\nTraining steps, ms, least of all rounds (dtrain: write the batch and run; PyTorch: the "
           "faster of its variants)")
-    widths = (10, 5, 7, 9, 9, 9, 8, 6, 5, 9, 6, 5, 5)
+    widths = (15, 5, 7, 9, 9, 9, 8, 6, 5, 9, 6, 5, 5)
     row("workload", "batch", "threads", "dtrain", "median", "PyTorch", "variant", "ratio", "aim",
         "JAX", "ratio", "aim", "peak", widths=widths)
     table = []
@@ -254,7 +258,7 @@ def bench_steps(threads_list, rounds, torch, jax):
             for _ in range(rounds):
                 ours += dtbench("steps", name, threads, "cpu", steps)
                 for peer, process in (("pytorch", torch), ("jax", jax.get(threads))):
-                    if process:
+                    if process and (peer == "pytorch" or ":" not in name):
                         peers[peer].append(process.train(name, threads, max(steps // 2, 3)))
             line = step_line(name, threads, ours, peers)
             table.append(line)

@@ -3,7 +3,7 @@
 Reads lines "WORKLOAD THREADS STEPS VARIANT" from standard input and answers each with one line of
 JSON, so that importing torch is paid for once and runs can take turns with dtrain's. A first line
 tells the version and its variants: "plain", or, in newer ones, "fused" (the optimizer in one pass)
-and "compiled" (that, and torch.compile of model and loss). With the arguments "memory WORKLOAD THREADS STEPS" it tells what these steps take of memory
+and "compiled" (that, and torch.compile of model and loss). WORKLOAD:bf16 is under autocast. With the arguments "memory WORKLOAD THREADS STEPS" it tells what these steps take of memory
 at most, and ends.
 """
 
@@ -120,6 +120,7 @@ class Training:
     fed is not counted as what training takes."""
 
     def __init__(self, name, threads, variant):
+        name, _, self.precision = name.partition(":")
         self.make, shape, outputs, self.batch, self.optimizer, self.loss = WORKLOADS[name]
         self.variant = variant
         torch.set_num_threads(threads)
@@ -141,7 +142,8 @@ class Training:
 
     def step(self):
         self.optim.zero_grad(set_to_none=True)
-        loss = self.forward(self.x, self.target)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bf16"):
+            loss = self.forward(self.x, self.target)
         loss.backward()
         self.optim.step()
         return loss

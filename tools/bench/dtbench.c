@@ -1,7 +1,8 @@
 /* The measuring half of ./build.sh bench; tools/bench/bench.py calls it and makes the table.
  *
  *     dtbench gemm THREADS ROUNDS [M N K]   SGEMM, ours and OpenBLAS's, in turn, in one process
- *     dtbench steps NAME THREADS DEVICE N   N training steps of one workload
+ *     dtbench steps NAME THREADS DEVICE N   N training steps of one workload; NAME:bf16 is in mixed
+ *                                           precision
  *     dtbench trainer NAME THREADS N        the same through a trainer, on the CPU
  *     dtbench host NAME N                   what a step takes of the host, on a driver without work
  *     dtbench frame NAME THREADS DEVICE MS N [PERIOD] [--busy N] [--priority fifo|NICE [--late]]

@@ -162,9 +162,18 @@ static const workload workloads[] = {
     {"lstm", 32, false, DT_OPTIM_ADAMW, make_lstm},
 };
 
+/* "cnn:bf16" is cnn in mixed precision. */
+static dt_precision precision_of(const char *name) {
+    const char *end = strchr(name, ':');
+    if (end && strcmp(end, ":bf16"))
+        fail(name, "no such precision");
+    return end ? DT_PRECISION_BF16 : DT_PRECISION_F32;
+}
+
 static const workload *find_workload(const char *name) {
+    const size_t size = strcspn(name, ":");
     for (size_t i = 0; i < DTI_COUNT(workloads); i++)
-        if (!strcmp(workloads[i].name, name))
+        if (strlen(workloads[i].name) == size && !strncmp(workloads[i].name, name, size))
             return &workloads[i];
     fail(name, "no such workload");
 }
@@ -241,6 +250,7 @@ static training training_open(const char *name, int threads, const char *device)
     dt_program_desc desc = {.label = name,
                             .loss = r.net.loss,
                             .batch = r.load->batch,
+                            .precision = precision_of(name),
                             .in_flight = nothing ? 2 : 1,
                             .optim = &optim};
     try(s->ctx, dt_program_create(s->store, &desc, &s->program), name);
@@ -310,6 +320,7 @@ static dt_trainer *trainer_open(training *r, const char *name, int threads) {
                  .columns = {{n.x, r->x, n.tokens ? DT_I32 : DT_F32, 0, 0, false},
                              {n.t, r->t, r->load->mse ? DT_F32 : DT_I32, 0, 0, false}}},
         .batch = r->load->batch,
+        .precision = precision_of(name),
         .devices = "cpu",
         .threads = threads};
     try(r->session.ctx, dt_trainer_create(r->session.graph, &desc, &trainer), name);

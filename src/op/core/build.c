@@ -69,6 +69,8 @@ static dt_tensor dti_append_in(dt_graph *graph, const dti_op_info *info, dti_op 
         b.in[i] = dti_node_of(in[i]);
     if (!info->family->shape(&b))
         return dti_nil(graph);
+    if (graph->autocast && info->samples == DTI_SAMPLES_REDUCES && !b.out.term)
+        b.out.dtype = DT_F32; /* sums over samples: parameters' gradients */
     if (!dti_shape_valid(b.out.shape)) {
         dti_build_fail(&b,
                        "the result %s is too large or not a shape: at most %d dimensions, none "
@@ -90,7 +92,14 @@ static dt_tensor dti_append(dt_graph *graph, dti_op op, const dt_tensor *in, uin
         return dti_nil(graph);
     for (uint32_t i = count; i-- > 0;) /* a nil may have no graph, or another one: others tell */
         graph = !dti_is_nil(in[i]) ? in[i].graph : graph;
-    const dt_tensor y = dti_append_in(graph, info, op, in, count, attr);
+    dt_tensor *room = graph->autocast ? dti_alloc_array(graph->base, count, sizeof *room) : NULL;
+    if (room)
+        in = dti_autocast_inputs(info, in, count, room);
+    const dt_tensor y =
+        graph->autocast && count && !room
+            ? dti_graph_no_memory(graph, "out of host memory for node %u", graph->count)
+            : dti_append_in(graph, info, op, in, count, attr);
+    dti_free(graph->base, room);
     dti_leave(&visit, DT_OK);
     return y;
 }
@@ -138,6 +147,16 @@ static bool dti_build_real(dti_build *b) {
     }
     b->out.dtype = (uint8_t)first;
     return true;
+}
+
+/* Of a product: its operands are of one type, and a bias may be f32 beside them. */
+static bool dti_build_product(dti_build *b) {
+    const uint32_t count = b->count;
+    if (count > 2 && dti_node_of(b->inputs[2])->dtype == DT_F32)
+        b->count = 2;
+    const bool real = dti_build_real(b);
+    b->count = count;
+    return real;
 }
 
 /* The result has the first input's shape. */

@@ -157,5 +157,5 @@ DTI_KERNEL(MAP2, map2, "rrw", ITEM, .walks = true, .run = dti_cpu_map2, .halves 
            .grain_of = dti_cpu_grain_map2, .in_step = dti_map_in_step, .takes = dti_map2_takes,
            .tile = dti_map_tile, .invocations = dti_fours_invocations);
 
-DTI_FAMILY(binary, .shape = dti_binary_shape, .grad = dti_binary_grad, .flat = dti_binary_flat,
-           .part = dti_parted_broadcast);
+DTI_FAMILY(binary, .halves = DTI_HALF_ALL, .shape = dti_binary_shape, .grad = dti_binary_grad,
+           .flat = dti_binary_flat, .part = dti_parted_broadcast);

@@ -156,8 +156,8 @@ static dt_tensor dti_parted_labels(dt_tensor labels, const dti_labels *of) {
 DTI_FAMILY_BY(parted_sum, copy, .shape = dti_parted_sum_shape, .grad = dti_grad_of_result,
               .meet = dti_meet_of);
 
-DTI_FAMILY_BY(parted_copy, same, .shape = dti_shape_same, .grad = dti_parted_copy_grad,
-              .view = true);
+DTI_FAMILY_BY(parted_copy, same, .halves = DTI_HALF_ALL, .shape = dti_shape_same,
+              .grad = dti_parted_copy_grad, .view = true);
 
 DTI_FAMILY_BY(parted_most, copy, .shape = dti_parted_sum_shape, .flat = dti_parted_most_flat,
               .meet = dti_meet_of);

@@ -24,8 +24,56 @@ static void dti_cast_grad(dti_grad *g) {
         g->dx[0] = dt_cast(g->dy, from);
 }
 
+/* Whether whatever reads the row takes 16 bits there. */
+static bool dti_cast_readers_take(const dti_emit *e) {
+    const dt_graph *g = e->graph;
+    uint32_t readers = 0;
+    for (uint32_t id = 1; id < g->count; id++) {
+        const dti_node *n = &g->nodes[id];
+        for (uint32_t i = 0; i < n->count; i++) {
+            if (dti_input_id(g, n, i) != e->id)
+                continue;
+            if (i >= DTI_INPUTS_MAX || !(dti_op_info_of(n->op)->family->halves >> i & 1))
+                return false;
+            readers++;
+        }
+    }
+    return readers >= e->own[e->id].uses;
+}
+
+/* Whether the launches that make x, which nothing else reads, may write it in 16 bits. */
+static bool dti_cast_writers_take(const dti_emit *e, const dti_view *x) {
+    const uint32_t id = dti_input_id(e->graph, e->node, 0);
+    const dti_value *v = &e->list->values[x->value];
+    return e->own[id].uses == 1 && v->kind == DTI_VALUE_TRANSIENT && v->part_of == x->value &&
+           !v->has_parts && dti_view_is_dense(x) &&
+           v->bytes == dti_bytes(DT_F32, (uint64_t)dti_view_elements(x)) &&
+           (dti_op_info_of(e->graph->nodes[id].op)->family->halves & DTI_HALF_OUT);
+}
+
+/* A cast between f32 and 16 bits that a kernel makes as it reads or writes: the same bits. */
+static bool dti_cast_folds(dti_emit *e, const dti_view *x) {
+    const dt_dtype to = (dt_dtype)e->node->dtype;
+    if (!e->own || e->pinned || dti_is_whole(x->dtype) || dti_is_whole(to))
+        return false;
+    if (to == DT_F32 && dti_cast_readers_take(e)) {
+        e->out = *x;
+        return true;
+    }
+    if (x->dtype != DT_F32 || !dti_cast_writers_take(e, x))
+        return false;
+    dti_value *v = &e->list->values[x->value];
+    v->dtype = (uint8_t)to;
+    v->bytes = dti_bytes(to, (uint64_t)dti_view_elements(x));
+    e->out = *x;
+    e->out.dtype = (uint8_t)to;
+    return true;
+}
+
 static void dti_cast_emit(dti_emit *e) {
     dti_view x = dti_emit_in(e, 0);
+    if (dti_cast_folds(e, &x))
+        return;
     const bool from_whole = dti_is_whole(x.dtype), to_whole = dti_is_whole(e->node->dtype);
     dti_emit_copy(e, &x, &e->out,
                   from_whole == to_whole ? DTI_COPY_WORD
@@ -361,10 +409,10 @@ DTI_KERNEL(COPY, copy, "rw", ITEM, .walks = true, .far = true, .run = dti_cpu_co
            .grain = DTI_GRAIN_COPY, .moves = dti_copy_moves, .stripe = dti_copy_stripe,
            .tile = dti_map_tile, .invocations = dti_fours_invocations);
 
-DTI_FAMILY(copy, .shape = dti_shape_of_input, .grad = dti_grad_of_result,
+DTI_FAMILY(copy, .halves = DTI_HALF_ALL, .shape = dti_shape_of_input, .grad = dti_grad_of_result,
            .source = dti_copy_source);
 
-DTI_FAMILY(cast, .shape = dti_cast_shape, .grad = dti_cast_grad);
+DTI_FAMILY(cast, .halves = DTI_HALF_ALL, .shape = dti_cast_shape, .grad = dti_cast_grad);
 
 /* Along another axis than that of the parts. */
 static bool dti_concat_part(dti_parting *s) {
@@ -376,7 +424,8 @@ static bool dti_concat_part(dti_parting *s) {
     return s->n->attr.i[0] != s->out.axis;
 }
 
-DTI_FAMILY(concat, .shape = dti_concat_shape, .grad = dti_concat_grad, .many = true,
-           .part = dti_concat_part, .source = dti_concat_source);
+DTI_FAMILY(concat, .halves = DTI_HALF_ALL, .shape = dti_concat_shape, .grad = dti_concat_grad,
+           .many = true, .part = dti_concat_part, .source = dti_concat_source);
 
-DTI_FAMILY(pad, .shape = dti_pad_shape, .grad = dti_pad_grad, .source = dti_pad_source);
+DTI_FAMILY(pad, .halves = DTI_HALF_ALL, .shape = dti_pad_shape, .grad = dti_pad_grad,
+           .source = dti_pad_source);

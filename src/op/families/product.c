@@ -85,18 +85,25 @@ static bool dti_matmul_shape(dti_build *b) {
     return true;
 }
 
+/* A parameter's gradient is a sum in f32, though the product reads 16-bit copies. */
+static dt_tensor dti_matmul_sum(dt_tensor dx, dt_tensor x) {
+    if (!dti_is_nil(dx) && dti_grad_dtype(x) == DT_F32)
+        dti_node_of(dx)->dtype = DT_F32;
+    return dti_sum_to(dx, x);
+}
+
 static void dti_matmul_grad(dti_grad *g) {
     bool ta = g->node.attr.i[0] != 0, tb = g->node.attr.i[1] != 0;
     dt_tensor a = g->in[0], b = g->in[1], dy = g->dy;
     if (g->wanted[0]) {
         dt_tensor da =
             ta ? dt_matmul_transposed(b, dy, tb, true) : dt_matmul_transposed(dy, b, false, !tb);
-        g->dx[0] = dti_sum_to(da, a);
+        g->dx[0] = dti_matmul_sum(da, a);
     }
     if (g->wanted[1]) {
         dt_tensor db =
             tb ? dt_matmul_transposed(dy, a, true, ta) : dt_matmul_transposed(a, dy, !ta, false);
-        g->dx[1] = dti_sum_to(db, b);
+        g->dx[1] = dti_matmul_sum(db, b);
     }
 }
 
@@ -167,7 +174,7 @@ static bool dti_linear_weight_fits(dti_build *b, const dti_node *x, const dti_no
 }
 
 static bool dti_linear_shape(dti_build *b) {
-    if (!dti_build_real(b) || !dti_linear_weight_fits(b, b->in[0], b->in[1], 1))
+    if (!dti_build_product(b) || !dti_linear_weight_fits(b, b->in[0], b->in[1], 1))
         return false;
     if (b->count > 2) {
         const dti_node *bias = dti_node_of(b->inputs[2]);
@@ -383,7 +390,8 @@ static size_t dti_cpu_scratch_gemm(const dti_launch *launch, int threads) {
 
 /* ---- Rows of the tables; the kernel's is in product_grid.c */
 
-DTI_FAMILY(matmul, .shape = dti_matmul_shape, .grad = dti_matmul_grad, .macs = dti_matmul_macs);
+DTI_FAMILY(matmul, .halves = DTI_HALF_ALL, .shape = dti_matmul_shape, .grad = dti_matmul_grad,
+           .macs = dti_matmul_macs);
 
 /* (x, w, b). By columns: rows of w and b, and a part of y from all of x, or all rows of it. By
  * rows: columns of w for a part of x, and a sum, to which b is added. */
@@ -402,11 +410,11 @@ static bool dti_linear_part(dti_parting *s) {
     return s->sum || (w->axis < 0 && x->axis >= 0 && x->axis < last && (!b || b->axis < 0));
 }
 
-DTI_FAMILY(linear, .shape = dti_linear_shape, .grad = dti_linear_grad, .macs = dti_weighted_macs,
-           .part = dti_linear_part);
+DTI_FAMILY(linear, .halves = DTI_HALF_ALL, .shape = dti_linear_shape, .grad = dti_linear_grad,
+           .macs = dti_weighted_macs, .part = dti_linear_part);
 
-DTI_FAMILY_BY(linear_dx, linear, .shape = dti_linear_dx_shape, .grad = dti_linear_dx_grad,
-              .macs = dti_weighted_dx_macs);
+DTI_FAMILY_BY(linear_dx, linear, .halves = DTI_HALF_ALL, .shape = dti_linear_dx_shape,
+              .grad = dti_linear_dx_grad, .macs = dti_weighted_dx_macs);
 
-DTI_FAMILY_BY(linear_dw, linear, .shape = dti_linear_dw_shape, .grad = dti_linear_dw_grad,
-              .macs = dti_weighted_dw_macs);
+DTI_FAMILY_BY(linear_dw, linear, .halves = DTI_HALF_ALL, .shape = dti_linear_dw_shape,
+              .grad = dti_linear_dw_grad, .macs = dti_weighted_dw_macs);

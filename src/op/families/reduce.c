@@ -214,6 +214,12 @@ DT_API dt_tensor dt_sum_samples(dt_tensor x) {
     return dti_append1(DTI_OP_SUM, x, &(dti_attr){.f = {1.0f}, .i = {0, 1, 0}});
 }
 
+static dt_dtype dti_grad_dtype(dt_tensor x) {
+    const dti_node *n = dti_node_of(x);
+    const bool copy = n->op == DTI_OP_CAST && !n->samples;
+    return copy ? dti_tensor_dtype(dti_input_of(x.graph, n, 0)) : (dt_dtype)n->dtype;
+}
+
 static dt_tensor dti_sum_to(dt_tensor x, dt_tensor like) {
     if (dti_is_nil(x) || dti_is_nil(like))
         return (dt_tensor){0};
@@ -226,7 +232,7 @@ static dt_tensor dti_sum_to(dt_tensor x, dt_tensor like) {
     }
     if (!mask && !over_samples)
         return x;
-    const dt_dtype dtype = dti_tensor_dtype(x); /* sums of 16 bits are made in f32 */
+    const dt_dtype dtype = dti_grad_dtype(like); /* sums of 16 bits are made in f32 */
     dt_tensor y = dti_append1(DTI_OP_SUM, dt_cast(x, DT_F32),
                               &(dti_attr){.f = {1.0f}, .i = {mask, over_samples, 1}});
     y = dt_cast(y, dtype);

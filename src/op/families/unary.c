@@ -149,7 +149,8 @@ DTI_KERNEL(MAP1_GRAD, map_grad, "rrw", ITEM, .walks = true, .run = dti_cpu_map1_
            .halves = true, .grain = DTI_GRAIN_FUNCTION, .in_step = dti_map_in_step,
            .tile = dti_map_tile, .invocations = dti_fours_invocations);
 
-DTI_FAMILY(unary, .shape = dti_shape_same, .grad = dti_unary_grad_rule, .flat = dti_unary_flat,
-           .steps = true, .part = dti_parted_same);
+DTI_FAMILY(unary, .halves = DTI_HALF_ALL, .shape = dti_shape_same, .grad = dti_unary_grad_rule,
+           .flat = dti_unary_flat, .steps = true, .part = dti_parted_same);
 
-DTI_FAMILY(unary_grad, .shape = dti_unary_grad_shape, .grad = dti_unary_grad_grad);
+DTI_FAMILY(unary_grad, .halves = DTI_HALF_ALL, .shape = dti_unary_grad_shape,
+           .grad = dti_unary_grad_grad);
