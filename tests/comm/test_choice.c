@@ -89,6 +89,19 @@ TEST(links_do_not_decide_where_the_order_of_sums_would_differ) {
     }
 }
 
+/* Others would send partial sums as f32, in orders that ranks of threads do not have. */
+TEST(sums_of_16_bit_floats_over_more_than_32_ranks_are_direct) {
+    for (int dtype = 0; dtype < 3; dtype++) {
+        plan_case p = {.kind = DT_COMM_ALL_REDUCE,
+                       .size = 33,
+                       .local = 1,
+                       .dtype = dtype ? dtype == 1 ? DT_BF16 : DT_F16 : DT_F32};
+        p.count = 1 << 20;
+        const dt_comm_algorithm chosen = choice_of(&p, NULL);
+        CHECK((chosen == DT_COMM_ALGORITHM_DIRECT) == (dtype > 0));
+    }
+}
+
 TEST(algorithms_are_chosen_by_the_links) {
     enum { LO = 8, LAN = 50, WAN = 20000 }; /* us */
     static const struct {

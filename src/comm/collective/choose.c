@@ -125,7 +125,8 @@ static dt_comm_algorithm dti_algorithm_by_bytes(const dti_collective *c) {
             return DT_COMM_ALGORITHM_DOUBLING;
         if (dti_hosts_pay(c))
             return DT_COMM_ALGORITHM_HIERARCHICAL;
-        if (mesh)
+        /* others send 16-bit floats' partial sums as f32, and in an order of their own */
+        if (mesh || dti_is_half(c->op.dtype))
             return DT_COMM_ALGORITHM_DIRECT;
         return bytes < DTI_HALVING_BYTES ? DT_COMM_ALGORITHM_HALVING : DT_COMM_ALGORITHM_RING;
     case DT_COMM_ALL_GATHER:
