@@ -111,6 +111,22 @@ typedef enum dt_zero_stage {
     DT_SHARD_PARAMETERS
 } dt_zero_stage;
 
+/* How ranks encode what they exchange. Replicas of one rank exchange f32. All ranks have the same
+ * bits, which depend on how replicas are spread over ranks.
+ *
+ * DT_TRAIN_SYNCHRONOUS: gradients, in every step (torch's bf16_compress_hook). A rank rounds its
+ * f32 sum to bf16. The ranks' values are summed in f32, and the sum is rounded to bf16. No error
+ * feedback: a step has no memory of the one before. See docs/distributed.md#gradients-in-bf16.
+ *
+ * DT_TRAIN_LOCAL: the differences at the end of a round. What an encoding loses is added to the
+ * next round (error feedback), and is not part of a checkpoint. */
+typedef enum dt_compress {
+    DT_COMPRESS_NONE, /* the default: f32 */
+    DT_COMPRESS_BF16, /* half of the bytes */
+    DT_COMPRESS_INT8, /* local: a quarter: 8 bits, and a scale for each 256 elements */
+    DT_COMPRESS_TOPK  /* local: only the largest elements: .compress_ratio of them, 8 bytes each */
+} dt_compress;
+
 /* How one model is trained on several devices: data x pipeline x tensor parallelism, with ZeRO.
  * {0}: a replica on each device. What can be combined: docs/distributed.md#combinations.
  *
@@ -132,9 +148,11 @@ typedef struct dt_parallel_desc {
      * At most .batch. 0 = the number of replicas, or the checkpoint's number. */
     int batch_slices;
     dt_balance balance;
-    size_t bucket_bytes; /* gradients that are summed at a time; 0 = 4 MiB, the first 1 MiB */
-    bool no_overlap;     /* sum gradients only after the backward pass: for measurements */
-    int pipeline;        /* stages that the model is cut into; 0 or 1 = no pipeline */
+    size_t bucket_bytes;   /* gradients that are summed at a time; 0 = 4 MiB, the first 1 MiB */
+    bool no_overlap;       /* sum gradients only after the backward pass: for measurements */
+    dt_compress compress;  /* of what ranks exchange; not with tensor ranks */
+    double compress_ratio; /* DT_COMPRESS_TOPK: share of each bucket that is sent; 0 = 0.01; to 1 */
+    int pipeline;          /* stages that the model is cut into; 0 or 1 = no pipeline */
     dt_pipeline_schedule schedule; /* order of micro-batches; 0 = DT_PIPELINE_1F1B */
     int chunks;                    /* on each device, of DT_PIPELINE_INTERLEAVED; 0 = 2 */
     int tensor; /* tensor ranks, at most 64: devices that each stage is split across; 0 = 1 */
@@ -165,16 +183,6 @@ typedef struct dt_outer_desc {
     bool no_nesterov; /* see above */
 } dt_outer_desc;
 
-/* How ranks encode what they exchange at the end of a round. What an encoding loses is added to the
- * next round (error feedback). All ranks have the same bits, which depend on how replicas are
- * spread over ranks. Replicas of one rank exchange f32. */
-typedef enum dt_compress {
-    DT_COMPRESS_NONE, /* the default: f32 */
-    DT_COMPRESS_BF16, /* half of the bytes */
-    DT_COMPRESS_INT8, /* a quarter: 8 bits, and a scale for each 256 elements */
-    DT_COMPRESS_TOPK  /* only the largest elements: .compress_ratio of them, 8 bytes each */
-} dt_compress;
-
 /* DT_TRAIN_LOCAL: a round is .steps steps of each replica, over its own part of each batch and with
  * its own optimizer. A round ends early with an epoch. Then the differences (weights at the round's
  * start minus weights now) are averaged over all replicas. The outer optimizer moves the round's
@@ -189,8 +197,6 @@ typedef struct dt_local_desc {
      * gossip * .steps steps the round ends, with all ranks. 0 or 1 = no gossip. */
     int gossip;
     dt_outer_desc outer;
-    dt_compress compress;  /* what an encoding lost is not part of a checkpoint */
-    double compress_ratio; /* DT_COMPRESS_TOPK: share of each bucket that is sent; 0 = 0.01; to 1 */
 } dt_local_desc;
 
 /* DT_TRAIN_SERVER: the parameter servers of a worker, which has one device. Its model, optimizer,
@@ -476,6 +482,7 @@ typedef struct dt_trainer_info {
     int round_steps;          /* DT_TRAIN_LOCAL: steps made in the current round */
     int buckets;              /* of gradients that are summed at a time; 0 in a grid */
     uint64_t gradient_bytes;  /* of all trained parameters; 0 in a grid (stages or tensor ranks) */
+    uint64_t wire_bytes;      /* of them as ranks exchange them (.parallel.compress); 0: one rank */
     uint64_t transient_bytes; /* of this process's first replica while it trains; with stages or
                                * tensor ranks of the device that has most */
     /* Memory of parallel training besides the model, of this process. Staging is on the host,

@@ -185,6 +185,7 @@ typedef struct dti_parallel {
     uint64_t elements; /* of a gradient arena */
     float
         *partial; /* this process's sums, bucket by bucket, subtree by subtree; NULL: not needed */
+    uint16_t *rounded; /* the same in bf16, bucket by bucket; NULL: ranks exchange float32 */
     uint64_t staging_bytes, subtree_bytes;
     dti_scalar_sum weights, terms;
     dti_statistics statistics;
@@ -361,6 +362,8 @@ static dt_result dti_units_take(dti_parallel *par); /* from the stores, which ke
 static dt_result dti_units_hide(dti_parallel *par);
 
 /* ---- step/reducer.c */
+/* Whether ranks exchange gradients in bf16 (DT_COMPRESS_BF16). */
+static bool dti_sums_are_rounded(const dti_parallel *par);
 static dt_result dti_works_post(dt_comm *comm, dti_works *w, const dt_comm_op *op);
 /* Looks whether all have ended, or waits for it. */
 static dt_result dti_works_end(dt_comm *comm, dti_works *w, bool wait, bool *ended);

@@ -40,9 +40,10 @@
     X(OUTER_LR, local.outer.lr, DTI_FEATURE_CODE, DTI_FEATURE_CODE, "")                            \
     X(OUTER_MOMENTUM, local.outer.momentum, DTI_FEATURE_CODE, DTI_FEATURE_CODE, "")                \
     X(NO_NESTEROV, local.outer.no_nesterov, 1, 1, "")                                              \
-    X(COMPRESS, local.compress, 1, DTI_FEATURE_OPEN, "")                                           \
-    X(TOPK, local.compress, DT_COMPRESS_TOPK, DT_COMPRESS_TOPK, "DT_COMPRESS_TOPK")                \
-    X(RATIO, local.compress_ratio, DTI_FEATURE_CODE, DTI_FEATURE_CODE, "")                         \
+    X(COMPRESS, parallel.compress, 1, DTI_FEATURE_OPEN, "")                                        \
+    X(INT8, parallel.compress, DT_COMPRESS_INT8, DT_COMPRESS_INT8, "DT_COMPRESS_INT8")             \
+    X(TOPK, parallel.compress, DT_COMPRESS_TOPK, DT_COMPRESS_TOPK, "DT_COMPRESS_TOPK")             \
+    X(RATIO, parallel.compress_ratio, DTI_FEATURE_CODE, DTI_FEATURE_CODE, "")                      \
     X(ADDRESSES, server.addresses, 1, 1, "")                                                       \
     X(SECURITY, server.security, 1, 1, "")                                                         \
     X(WAIT_MS, server.wait_ms, 1, DTI_FEATURE_OPEN, "")                                            \
@@ -87,8 +88,12 @@ typedef struct dti_rule {
     X(WITHOUT, I, DTI_ASKS(MEASURED), DTI_ASKS(BATCH_SLICES),                                      \
       "it moves rows between batch slices")                                                        \
     X(NEEDS, I, DTI_ASKS(RATIO), DTI_ASKS(TOPK), "only top-k sends a share of the elements")       \
-    X(NEEDS, U, DTI_ASKS(COMPRESS), DTI_ASKS(LOCAL),                                               \
-      "synchronous steps do not compress gradients")                                               \
+    X(NEEDS, U, DTI_ASKS(INT8) | DTI_ASKS(TOPK), DTI_ASKS(LOCAL),                                  \
+      "only rounds have error feedback; gradients of a step can be DT_COMPRESS_BF16")              \
+    X(WITHOUT, U, DTI_ASKS(COMPRESS), DTI_ASKS_TENSOR,                                             \
+      "tensor ranks must have the same sums, and may be on different ranks")                       \
+    X(WITHOUT, U, DTI_ASKS(COMPRESS), DTI_ASKS(WORKER) | DTI_ASKS(SERVES),                         \
+      "workers send gradients to servers in f32")                                                  \
     X(NEEDS, I,                                                                                    \
       DTI_ASKS(LOCAL_STEPS) | DTI_ASKS(GOSSIP) | DTI_ASKS(OUTER_LR) | DTI_ASKS(OUTER_MOMENTUM) |   \
           DTI_ASKS(NO_NESTEROV),                                                                   \

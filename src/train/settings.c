@@ -110,7 +110,7 @@ static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
     for (int i = 0; i < DT_MAX_TERMS; i++)
         t->coefficients[i] = dti_or((double)d->losses[i].coefficient, 1.0);
     if (d->mode == DT_TRAIN_LOCAL)
-        p->round = dti_round_resolve(&d->local);
+        p->round = dti_round_resolve(&d->local, &d->parallel);
     const uint64_t rest = d->data.rows % p->batch && d->tail != DT_TAIL_DROP;
     dti_rate_in_steps(&p->optim, DTI_MAX(d->data.rows / p->batch + rest, 1u));
     t->optim = dti_optim_resolved(&p->optim);

@@ -47,6 +47,8 @@ DTI_RANGES(dti_trainer_ranges, DTI_TRAINER_RANGES);
     X(dt_trainer_desc, parallel.balance, ENUM, ALL, BALANCE, 1)                                    \
     X(dt_trainer_desc, parallel.bucket_bytes, SIZE, ALL, ANY, 1)                                   \
     X(dt_trainer_desc, parallel.no_overlap, BOOL, ALL, ANY, 1)                                     \
+    X(dt_trainer_desc, parallel.compress, ENUM, ALL, ENCODING, 1)                                  \
+    X(dt_trainer_desc, parallel.compress_ratio, F64, ALL, RATIO, 1)                                \
     X(dt_trainer_desc, parallel.pipeline, INT, ALL, STAGES, 1)                                     \
     X(dt_trainer_desc, parallel.schedule, ENUM, ALL, ORDER, 1)                                     \
     X(dt_trainer_desc, parallel.chunks, INT, ALL, LEAST_0, 1)                                      \
@@ -61,8 +63,6 @@ DTI_RANGES(dti_trainer_ranges, DTI_TRAINER_RANGES);
     X(dt_trainer_desc, local.outer.lr, F64, ALL, OUTER_LR, 1)                                      \
     X(dt_trainer_desc, local.outer.momentum, F64, ALL, OUTER_MOMENTUM, 1)                          \
     X(dt_trainer_desc, local.outer.no_nesterov, BOOL, ALL, ANY, 1)                                 \
-    X(dt_trainer_desc, local.compress, ENUM, ALL, ENCODING, 1)                                     \
-    X(dt_trainer_desc, local.compress_ratio, F64, ALL, RATIO, 1)                                   \
     X(dt_trainer_desc, server.addresses, TEXT, RANK, ANY, 1)                                       \
     X(dt_trainer_desc, server.security, POINTER, RANK, ANY, 1)                                     \
     X(dt_trainer_desc, server.wait_ms, INT, RANK, LEAST_0, 1)                                      \

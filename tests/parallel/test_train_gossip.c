@@ -42,7 +42,7 @@ static bool gossip_open(gossip_run *g, const gossip_case *c) {
         d.local.steps = c->steps;
         d.local.gossip = c->gossip;
         d.local.outer = c->outer;
-        d.local.compress = c->compress;
+        d.parallel.compress = c->compress;
     }
     g->result = dt_trainer_create(g->m.graph, &d, &g->t);
     return !g->result;

@@ -40,8 +40,8 @@ static void local_open(local_run *l, const local_case *c, const dt_ctx_desc *ctx
     d.accumulate = c->accumulate;
     d.tail = c->tail;
     d.comm = c->comm;
-    d.local.compress = c->compress;
-    d.local.compress_ratio = c->keep;
+    d.parallel.compress = c->compress;
+    d.parallel.compress_ratio = c->keep;
     d.checkpoint.folder = c->folder;
     d.checkpoint.every_steps = c->folder ? 2 : 0;
     if (!c->synchronous) {
@@ -617,10 +617,10 @@ TEST(local_steps_refuse_what_they_cannot_do) {
          ".local.outer.lr is -1"},
         {{.mode = DT_TRAIN_LOCAL, .averaged = true}, DT_ERROR_UNSUPPORTED, ".optim->average"},
         {{.local.steps = 3}, DT_ERROR_INVALID, "DT_TRAIN_LOCAL"},
-        {{.local.compress = DT_COMPRESS_INT8}, DT_ERROR_UNSUPPORTED, ".local.compress"},
-        {{.mode = DT_TRAIN_LOCAL, .local.compress_ratio = 2},
+        {{.parallel.compress = DT_COMPRESS_INT8}, DT_ERROR_UNSUPPORTED, ".parallel.compress"},
+        {{.mode = DT_TRAIN_LOCAL, .parallel.compress_ratio = 2},
          DT_ERROR_INVALID,
-         ".local.compress_ratio is 2; it must be above 0 and at most 1"},
+         ".parallel.compress_ratio is 2; it must be above 0 and at most 1"},
         {{.mode = (dt_train_mode)7}, DT_ERROR_INVALID, ".mode is 7; it must be a dt_train_mode"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
@@ -635,8 +635,8 @@ TEST(local_steps_refuse_what_they_cannot_do) {
         d.local.steps = wrong[i].d.local.steps;
         d.local.gossip = wrong[i].d.local.gossip;
         d.local.outer = wrong[i].d.local.outer;
-        d.local.compress = wrong[i].d.local.compress;
-        d.local.compress_ratio = wrong[i].d.local.compress_ratio;
+        d.parallel.compress = wrong[i].d.parallel.compress;
+        d.parallel.compress_ratio = wrong[i].d.parallel.compress_ratio;
         if (wrong[i].d.averaged)
             m.adam.average.kind = DT_AVERAGE_EMA;
         const dt_result result = dt_trainer_create(m.graph, &d, &t);

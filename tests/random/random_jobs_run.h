@@ -231,10 +231,7 @@ static void jobs_describe(jobs_model *m, const jobs_rank *r) {
     d->threads = v[F_THREADS];
     d->comm = r->comm;
     d->mode = (dt_train_mode)v[F_MODE];
-    d->local = (dt_local_desc){.steps = v[F_ROUND],
-                               .gossip = v[F_GOSSIP],
-                               .compress = (dt_compress)v[F_COMPRESS],
-                               .compress_ratio = v[F_COMPRESS] == DT_COMPRESS_TOPK ? 0.2 : 0};
+    d->local = (dt_local_desc){.steps = v[F_ROUND], .gossip = v[F_GOSSIP]};
     if (v[F_OUTER])
         d->local.outer = (dt_outer_desc){1, DT_ZERO, true};
     d->limits.memory_bytes = v[F_MEMORY] > 0 ? (uint64_t)v[F_MEMORY] : 0;
@@ -242,6 +239,8 @@ static void jobs_describe(jobs_model *m, const jobs_rank *r) {
         d->limits.memory_bytes = 0;
     d->limits.in_flight = v[F_IN_FLIGHT];
     jobs_parallel(r->job, r->way, &d->parallel);
+    d->parallel.compress = (dt_compress)v[F_COMPRESS];
+    d->parallel.compress_ratio = v[F_COMPRESS] == DT_COMPRESS_TOPK ? 0.2 : 0;
 }
 
 /* The last rank says something else than the others. */

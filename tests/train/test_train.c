@@ -523,9 +523,9 @@ TEST(a_trainer_that_cannot_be_is_refused_with_the_reason) {
     for (int mode = 0; mode < 2; mode++) {
         d = good;
         d.mode = mode ? DT_TRAIN_LOCAL : DT_TRAIN_SYNCHRONOUS;
-        d.local.compress = mode ? DT_COMPRESS_INT8 : DT_COMPRESS_NONE;
-        d.local.compress_ratio = 0.5;
-        wrong_trainer(d, &m, ".local.compress_ratio = 0.5 needs .local.compress = DT_COMP");
+        d.parallel.compress = mode ? DT_COMPRESS_INT8 : DT_COMPRESS_NONE;
+        d.parallel.compress_ratio = 0.5;
+        wrong_trainer(d, &m, ".parallel.compress_ratio = 0.5 needs .parallel.compress = DT_COMP");
     }
     d = good;
     d.batch = -1;

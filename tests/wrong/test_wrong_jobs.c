@@ -56,8 +56,8 @@ ROW(TRAINER, dt_trainer_create, local) {
     desc.local.gossip = INT(2, -1, INT_MIN);
     desc.local.outer.lr = AT_LEAST_0(0.5);
     desc.local.outer.momentum = NUMBER(0.5, 1.0, -0.5, (double)INFINITY);
-    desc.local.compress = ENUM(DT_COMPRESS_TOPK, DT_COMPRESS_TOPK + 1);
-    desc.local.compress_ratio = NUMBER(0.5, -0.5, 1.5, (double)INFINITY);
+    desc.parallel.compress = ENUM(DT_COMPRESS_TOPK, DT_COMPRESS_TOPK + 1);
+    desc.parallel.compress_ratio = NUMBER(0.5, -0.5, 1.5, (double)INFINITY);
     desc.parallel.batch_slices = INT(0, 2, -1);
     desc.parallel.balance = ENUM(DT_BALANCE_EQUAL, DT_BALANCE_MEASURED);
     return RESULT(made(here.graph, &desc));

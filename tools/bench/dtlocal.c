@@ -218,7 +218,7 @@ int main(int argc, char **argv) {
                                   .gossip = argc > 6 ? atoi(argv[6]) : 0};
     }
     for (int i = 0; !served && argc > 5 && i < 4; i++)
-        d.local.compress = strcmp(argv[5], kinds[i]) ? d.local.compress : (dt_compress)i;
+        d.parallel.compress = strcmp(argv[5], kinds[i]) ? d.parallel.compress : (dt_compress)i;
     if (served) {
         if (job.rank)
             work(graph, &job, d);

@@ -264,3 +264,7 @@ static void dti_fold(void *out, const dti_operand *operands, uint32_t operand_co
     dti_fold_by(dti_fold_kernels_select(DTI_ISA_AVX2), out, operands, operand_count, count, dtype,
                 reduction, finish, divisor);
 }
+
+static void dti_fold_widen(float *out, const uint16_t *in, size_t count) {
+    dti_fold_kernels_select(DTI_ISA_AVX2)->widen_bf16(out, in, count);
+}

@@ -30,3 +30,5 @@ typedef struct dti_operand {
  * dti_fp_leave. */
 static void dti_fold(void *out, const dti_operand *operands, uint32_t operand_count, uint64_t count,
                      dt_dtype dtype, dt_comm_reduction reduction, bool finish, uint32_t divisor);
+/* bf16 to float32; no overlap. */
+static void dti_fold_widen(float *out, const uint16_t *in, size_t count);

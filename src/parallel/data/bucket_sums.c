@@ -44,9 +44,10 @@ static dt_result dti_bucket_sums_make(dti_parallel *par) {
         s->parts = par->job.local;
         s->subtrees = par->subtrees;
         s->partial = par->partial ? par->partial + at * par->subtrees.count : NULL;
+        s->rounded = par->rounded ? par->rounded + at : NULL;
         s->comm = par->desc.comm;
         /* it is where it must be, or moves when it has come from the network */
-        if (kind->operands && (s->parts > 1 || s->partial || (units && !s->comm)))
+        if (kind->operands && (s->parts > 1 || s->partial || s->rounded || (units && !s->comm)))
             s->slices = (uint32_t)((n + DTI_SLICE - 1) / DTI_SLICE);
         before += n;
     }

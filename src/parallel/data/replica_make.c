@@ -241,14 +241,16 @@ static dt_result dti_operands_fit(dti_parallel *par, uint32_t replicas, uint64_t
  * slots. */
 static dt_result dti_exchange_make(dti_parallel *par) {
     uint64_t gradients = 0, operands = 0;
-    const bool merged = par->job.local == 1 && par->subtrees.count == 1, units = dti_units_are(par);
+    const bool rounded = dti_sums_are_rounded(par), units = dti_units_are(par);
+    const bool merged = par->subtrees.count == 1 && (par->job.local == 1 || rounded);
     for (uint32_t b = 0; b < par->bucket_count; b++)
         gradients += dti_bucket_elements(par->buckets[b]);
     if (units)
         gradients = DTI_UNITS_STAGED * par->units.largest;
     const uint64_t partial =
         par->desc.comm && !merged ? dti_arena_bytes(gradients) * par->subtrees.count : 0;
-    par->staging_bytes = partial + (units ? dti_arena_bytes(gradients) : 0);
+    const uint64_t half = rounded ? gradients * sizeof *par->rounded : 0;
+    par->staging_bytes = partial + half + (units ? dti_arena_bytes(gradients) : 0);
     par->subtree_bytes = 0;
     for (uint32_t i = 0; i < par->job.local; i++) {
         const dti_replica *r = &par->replicas[i];
@@ -264,10 +266,10 @@ static dt_result dti_exchange_make(dti_parallel *par) {
             par->staging_bytes += arena;
     }
     DTI_TRY(dti_operands_fit(par, par->job.local, operands));
-    if (partial) {
-        par->partial = dti_alloc(par->base, (size_t)partial);
-        DTI_HAVE(par->partial);
-    }
+    par->partial = partial ? dti_alloc(par->base, (size_t)partial) : NULL;
+    par->rounded = half ? dti_alloc(par->base, (size_t)half) : NULL;
+    if ((partial && !par->partial) || (half && !par->rounded))
+        return DT_ERROR_MEMORY;
     DTI_TRY(dti_scalar_sums_make(par));
     return dti_bucket_sums_make(par);
 }
@@ -365,9 +367,11 @@ static void dti_parallel_unbuild(dti_parallel *par) {
     dti_sync_points_free(par);
     dti_units_free(par, &par->units);
     dti_sums_free(par);
-    DTI_FREE(par->base, par->buckets, par->partial, par->undo, par->owners, par->counters);
+    DTI_FREE(par->base, par->buckets, par->partial, par->rounded, par->undo, par->owners,
+             par->counters);
     par->buckets = NULL;
     par->partial = par->undo = NULL;
+    par->rounded = NULL;
     par->owners = NULL;
     par->counters = NULL;
     par->strategy = NULL; /* another number of batch slices may shard nothing */

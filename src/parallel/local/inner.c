@@ -19,15 +19,15 @@ static dt_result dti_round_desc_check(dti_base *base, const dt_local_desc *d) {
                     d->steps, UINT32_MAX);
 }
 
-static dti_round_desc dti_round_resolve(const dt_local_desc *d) {
+static dti_round_desc dti_round_resolve(const dt_local_desc *d, const dt_parallel_desc *parallel) {
     const uint32_t steps = (uint32_t)DTI_MAX(d->steps, 1);
     return (dti_round_desc){.steps = d->gossip > 1 ? steps * (uint32_t)d->gossip : steps,
                             .gossip_steps = d->gossip > 1 ? steps : 0,
                             .lr = (float)d->outer.lr,
                             .momentum = (float)d->outer.momentum,
                             .nesterov = !d->outer.no_nesterov,
-                            .compress = (uint8_t)d->compress,
-                            .keep = d->compress_ratio};
+                            .compress = (uint8_t)parallel->compress,
+                            .keep = parallel->compress_ratio};
 }
 
 static void dti_round_log(const dti_parallel *par) {

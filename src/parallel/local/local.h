@@ -48,8 +48,13 @@ typedef struct dti_round {
 /* ---- inner.c */
 static bool dti_parallel_is_local(const struct dti_parallel *par);
 static dt_result dti_round_desc_check(dti_base *base, const dt_local_desc *d); /* INVALID */
-static dti_round_desc dti_round_resolve(const dt_local_desc *d);
+static dti_round_desc dti_round_resolve(const dt_local_desc *d, const dt_parallel_desc *parallel);
 static void dti_round_log(const struct dti_parallel *par);
+
+/* ---- compress.c */
+/* Where a bucket begins in what this process sends of a round; the first after all: its bytes. */
+static uint64_t dti_compress_at(const struct dti_parallel *par, uint32_t bucket);
+static bool dti_compress_is_on(const struct dti_parallel *par);
 
 /* ---- round.c: what replicas do together where their steps are local */
 static uint32_t dti_round_terms(const struct dti_parallel *par); /* doubles of par->terms */

@@ -94,16 +94,31 @@ static uint32_t dti_sum_operands(const dti_parallel *par, uint32_t number, dt_co
     return count;
 }
 
+/* What this rank gives, by one rounding. Several subtrees are summed already, and are leaves. */
+static void dti_sum_round(const dti_parallel *par, uint32_t number, uint64_t at, uint64_t n,
+                          dti_operand *operands) {
+    const dti_sum *s = &par->sums.list[number];
+    uint32_t count = s->subtrees.count;
+    for (uint32_t k = 0; k < count && count > 1; k++)
+        operands[k] = (dti_operand){s->partial + k * s->elements + at, DT_F32, {k, 1}};
+    if (count == 1)
+        count = dti_sum_operands(par, number, s->subtrees.at[0], at, operands);
+    dti_fold(s->rounded + at, operands, count, n, DT_BF16, DT_COMM_SUM, true, 1);
+}
+
 static void dti_sum_slice(const dti_parallel *par, uint32_t number, uint64_t at) {
     const dti_sum *s = &par->sums.list[number];
     const uint64_t n = DTI_MIN(s->elements - at, (uint64_t)DTI_SLICE);
+    const bool once = s->rounded && s->subtrees.count == 1;
     dti_operand operands[DTI_OPERANDS_MAX];
-    for (uint32_t k = 0; k < s->subtrees.count; k++) {
+    for (uint32_t k = 0; k < s->subtrees.count && !once; k++) {
         const uint32_t count = dti_sum_operands(par, number, s->subtrees.at[k], at, operands);
         float *to = (s->partial ? s->partial + k * s->elements : s->total) + at;
         if (count > 1 || operands[0].data != to)
             dti_fold(to, operands, count, n, DT_F32, DT_COMM_SUM, !s->comm, 1);
     }
+    if (s->rounded)
+        dti_sum_round(par, number, at, n, operands);
     if (!s->comm && par->sums.kind->spread)
         par->sums.kind->spread(par, number, at, n);
 }
@@ -133,7 +148,8 @@ static bool dti_sums_fold(dti_parallel *par) {
     bool folded = true;
     for (uint32_t i = 0; i < all->count; i++) {
         const dti_sum *s = &all->list[i];
-        if (atomic_load(&s->arrived) < s->parts || (s->partial && i >= ended + all->window))
+        if (atomic_load(&s->arrived) < s->parts ||
+            ((s->partial || s->rounded) && i >= ended + all->window))
             return false;
         dti_sum_fold(par, i);
         folded = folded && atomic_load(&s->done) == s->slices;
@@ -153,14 +169,21 @@ static void dti_sums_advance(dti_parallel *par) {
 
 /* ---- between ranks */
 
+static bool dti_sums_are_rounded(const dti_parallel *par) {
+    return par->desc.parallel.compress == DT_COMPRESS_BF16 && par->desc.comm &&
+           par->mesh.world > 1 && !dti_parallel_is_local(par);
+}
+
 static dt_result dti_sum_post_range(dti_sum *s, dti_bucket range, int root) {
-    const dt_comm_op op = {.kind = root < 0 ? DT_COMM_ALL_REDUCE : DT_COMM_REDUCE,
-                           .root = DTI_MAX(root, 0),
-                           .in = (s->partial ? s->partial : s->total) + range.begin,
-                           .out = s->total + range.begin,
-                           .count = dti_bucket_elements(range),
-                           .dtype = DT_F32,
-                           .tree = true};
+    dt_comm_op op = {.kind = root < 0 ? DT_COMM_ALL_REDUCE : DT_COMM_REDUCE,
+                     .root = DTI_MAX(root, 0),
+                     .in = (s->partial ? s->partial : s->total) + range.begin,
+                     .out = s->total + range.begin,
+                     .count = dti_bucket_elements(range),
+                     .dtype = s->rounded ? DT_BF16 : DT_F32,
+                     .tree = !s->rounded};
+    if (s->rounded)
+        op.in = op.out = s->rounded + range.begin;
     return dti_works_post(s->comm, &s->works, &op);
 }
 
@@ -192,6 +215,8 @@ static dt_result dti_sums_end(dti_parallel *par, bool wait) {
         const uint32_t i = atomic_load(dti_sums_ended(par));
         dti_sum *s = &all->list[i];
         result = dti_works_end(s->comm, &s->works, wait, &ended);
+        if (ended && s->rounded)
+            dti_fold_widen(s->total, s->rounded, (size_t)s->elements);
         if (ended && all->kind->early && s->comm)
             all->kind->spread(par, i, 0, s->elements);
         atomic_store(dti_sums_ended(par), i + ended);

@@ -2,7 +2,11 @@
  * ready when all its parts here have arrived. It is then folded in slices, which idle threads take.
  * Each element is added in the fixed tree over batch slices, so the bits do not depend on threads.
  * Between ranks a sum is one all-reduce in tree mode, or one reduce to each owner. Sums are posted
- * in order. */
+ * in order.
+ *
+ * DT_COMPRESS_BF16: a rank folds what it has of a sum, and rounds that to bf16. The ranks' values
+ * are summed in float32, in the tree over ranks, and rounded to bf16 once more. So a rank's leaves
+ * are one operand, and the bits depend on which batch slices it has. */
 
 #define DTI_SLICE 16384 /* elements: 64 KiB of each part */
 
@@ -26,6 +30,8 @@ typedef struct dti_sum {
     dti_subtrees subtrees; /* of this process */
     float *partial;        /* their sums, one after the other; NULL: there is one, in `total` */
     float *total;
+    /* DT_COMPRESS_BF16: what this rank gives, then the sum of all. NULL: ranks exchange float32. */
+    uint16_t *rounded;
     bool in_place; /* of a stack's: total is a part's */
     dt_comm *comm; /* NULL: all parts are here */
 

@@ -120,20 +120,23 @@ static dt_result dti_batch_slice_sum_make(dti_parallel *par, dti_sum *s, uint32_
     s->parts = parts;
     s->in_place = first != NULL;
     s->subtrees = dti_partition_subtrees(&par->job, own.first, own.first + own.count);
-    const bool merged = first && parts == 1 && s->subtrees.count == 1; /* it is one already */
+    const bool one = s->subtrees.count == 1, rounded = others && dti_sums_are_rounded(par);
+    const bool merged = first && parts == 1 && one && !rounded; /* it is one already */
     const uint64_t bytes = dti_arena_bytes(elements),
-                   partial = others && !merged ? s->subtrees.count : 0;
+                   partial = others && !merged && !(rounded && one) ? s->subtrees.count : 0;
     s->slices = merged ? 0 : (uint32_t)((elements + DTI_SLICE - 1) / DTI_SLICE);
     s->total = first ? dti_batch_slice_operands(first).data : dti_alloc(par->base, (size_t)bytes);
     s->partial = partial ? dti_alloc(par->base, (size_t)(bytes * partial)) : NULL;
-    par->staging_bytes += bytes * ((first ? 0 : 1) + partial);
-    return s->total && (s->partial || !partial) ? DT_OK : DT_ERROR_MEMORY;
+    s->rounded = rounded ? dti_alloc_array(par->base, (size_t)elements, sizeof *s->rounded) : NULL;
+    par->staging_bytes += bytes * ((first ? 0 : 1) + partial) + (rounded ? bytes / 2 : 0);
+    return s->total && (s->partial || !partial) && (s->rounded || !rounded) ? DT_OK
+                                                                            : DT_ERROR_MEMORY;
 }
 
 static void dti_batch_slice_sums_free(dti_parallel *par) {
     for (uint32_t i = par->sums.count; i-- > 0;) {
         dt_comm_destroy(par->sums.list[i].comm);
-        DTI_FREE(par->base, par->sums.list[i].partial,
+        DTI_FREE(par->base, par->sums.list[i].partial, par->sums.list[i].rounded,
                  par->sums.list[i].in_place ? NULL : par->sums.list[i].total);
     }
     dti_sums_free(par);
