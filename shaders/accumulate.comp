@@ -15,6 +15,11 @@ layout(binding = 1) buffer buffer_y { float y[]; };
 layout(binding = 1) buffer buffer_y4 { vec4 y4[]; };
 layout(binding = 2) buffer buffer_z { float z[]; };
 layout(binding = 2) buffer buffer_z4 { vec4 z4[]; };
+DTI_WORDS_IN(float, vec4, x)
+DTI_WORDS_IN(float, vec4, y)
+DTI_WORDS_IN(float, vec4, z)
+DTI_WORDS_OUT(float, vec4, y)
+DTI_WORDS_OUT(float, vec4, z)
 
 void main()
 {
@@ -25,26 +30,26 @@ void main()
     bool whole = DTI_ARE_WHOLE(last);
     bool first = (dti_step_u32(DTI_STEP_FLAGS) & DTI_FLAG_FIRST) != 0u;
     vec4 value, before, lost;
-    DTI_TAKE(vec4, value, x, x4, from, A_IS_ONE)
+    DTI_TAKE(vec4, value, x, from, A_IS_ONE)
     if (SIDE == DTI_SIDE_ACCUMULATE) {
         if (!first) {
-            DTI_TAKE(vec4, before, y, y4, to, B_IS_ONE)
+            DTI_TAKE(vec4, before, y, to, B_IS_ONE)
             DTI_EACH_OF_FOUR value[k] += before[k];
         }
-        DTI_GIVE(y, y4, to, value)
+        DTI_GIVE(y, to, value)
         return;
     }
     if (spec0 == DTI_ACCUMULATE_BY_STEP && first) {
-        DTI_GIVE(y, y4, to, value)
-        DTI_GIVE(z, z4, i, vec4(0.0))
+        DTI_GIVE(y, to, value)
+        DTI_GIVE(z, i, vec4(0.0))
         return;
     }
-    DTI_TAKE(vec4, before, y, y4, to, B_IS_ONE)
-    DTI_TAKE(vec4, lost, z, z4, i, B_IS_ONE)
+    DTI_TAKE(vec4, before, y, to, B_IS_ONE)
+    DTI_TAKE(vec4, lost, z, i, B_IS_ONE)
     precise vec4 more = value - lost;
     precise vec4 sum = before + more;
     precise vec4 up = sum - before;
     precise vec4 rest = up - more;
-    DTI_GIVE(y, y4, to, sum)
-    DTI_GIVE(z, z4, i, rest)
+    DTI_GIVE(y, to, sum)
+    DTI_GIVE(z, i, rest)
 }

@@ -1,7 +1,7 @@
 /* The arguments of every kernel: included by C (where a kernel gets a pointer to the struct) and by
  * GLSL (where the same fields are push constants, at most 124 bytes: after them comes the first
- * workgroup of a dispatch). Offsets, strides and counts are in elements of 4 bytes, counted from
- * the start of the bound range. The includer defines DTI_U32, DTI_I32, DTI_F32 and DTI_U16S, two of
+ * workgroup of a dispatch). Offsets, strides and counts are in elements, counted from the start
+ * of the bound range. The includer defines DTI_U32, DTI_I32, DTI_F32 and DTI_U16S, two of
  * 16 bits in a word. Axes: at most 6 (the sample axis and DT_MAX_DIMS), innermost last; unused
  * leading axes have dim 1 and stride 0, so a walk may always go over all 6. */
 #ifndef DTI_ARGS_H
@@ -498,6 +498,12 @@
 
 /* Walks of 2 to so many axes divide by factors on Vulkan, MAP1's of any: see lib/index.glsl. */
 #define DTI_WALK_QUICK 4u
+
+/* What a binding holds: two bits of the constant TYPES for each (lib/storage.glsl). */
+#define DTI_STORED_WORD 0u
+#define DTI_STORED_BF16 1u
+#define DTI_STORED_F16 2u
+#define DTI_STORED_COUNT 3
 
 /* Elementwise kernels, spec2: an invocation has four elements that follow each other along the last
  * axis, in memory too; or operand a (x) or b is one element for all of them; the last invocation

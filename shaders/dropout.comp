@@ -12,6 +12,8 @@ layout(binding = 0) readonly buffer buffer_x { float x[]; };
 layout(binding = 0) readonly buffer buffer_x4 { vec4 x4[]; };
 layout(binding = 1) writeonly buffer buffer_y { float y[]; };
 layout(binding = 1) writeonly buffer buffer_y4 { vec4 y4[]; };
+DTI_WORDS_IN(float, vec4, x)
+DTI_WORDS_OUT(float, vec4, y)
 
 /* The words of four elements that follow each other: of one counter, or of two. Where an invocation
  * has one element (fours.glsl), the first alone is right. */
@@ -40,12 +42,12 @@ void main()
     uint from = args.x_offset + i, last = args.n - 1u - i;
     bool whole = DTI_ARE_WHOLE(last);
     vec4 v;
-    DTI_TAKE(vec4, v, x, x4, from, A_IS_ONE)
+    DTI_TAKE(vec4, v, x, from, A_IS_ONE)
     uvec2 key = uvec2(dti_step_u32(DTI_STEP_SEED_LO), dti_step_u32(DTI_STEP_SEED_HI));
     uvec4 word = words_of(spec0 != 0u ? i + i / args.run * args.skip : i, key);
     if (args.threshold == 0u)
         DTI_EACH_OF_FOUR v[k] = float(int(word[k] >> 9) * 2 - 8388607) * args.scale + args.offset;
     else
         DTI_EACH_OF_FOUR v[k] = word[k] < args.threshold ? v[k] * args.scale : 0.0;
-    DTI_GIVE(y, y4, args.y_offset + i, v)
+    DTI_GIVE(y, args.y_offset + i, v)
 }

@@ -10,26 +10,15 @@
 DTI_PUSH(DTI_ARGS_GEMM)
 layout(constant_id = 3) const uint spec2 = 0x21084040u;
 layout(constant_id = 4) const uint spec3 = 0u;
-layout(binding = 0) readonly buffer buffer_a { DTI_S a[]; };
-layout(binding = 1) readonly buffer buffer_b { DTI_S b[]; };
-layout(binding = 2) buffer buffer_c { DTI_S c[]; };
-layout(binding = 3) readonly buffer buffer_bias { DTI_S bias[]; };
+layout(binding = 0) readonly buffer buffer_a { float a[]; };
+layout(binding = 1) readonly buffer buffer_b { float b[]; };
+layout(binding = 2) buffer buffer_c { float c[]; };
+layout(binding = 3) readonly buffer buffer_bias { float bias[]; };
 #define beside b
 #include "lib/epilogue.glsl"
-#if DTI_STORAGE == DTI_STORAGE_F32 /* others have no vectors of four: spec3 says so */
 layout(binding = 0) readonly buffer buffer_a4 { vec4 a4[]; };
 layout(binding = 1) readonly buffer buffer_b4 { vec4 b4[]; };
 layout(binding = 2) buffer buffer_c4 { vec4 c4[]; };
-#define A_FOUR(at) a4[at]
-#define B_FOUR(at) b4[at]
-#define C_FOUR(at, value) c4[(at) >> 2] = (value)
-#define C_FOUR_BEFORE(at) c4[(at) >> 2]
-#else
-#define A_FOUR(at) vec4(0.0)
-#define B_FOUR(at) vec4(0.0)
-#define C_FOUR(at, value)
-#define C_FOUR_BEFORE(at) vec4(0.0)
-#endif
 
 #include "lib/product.glsl"
 
@@ -83,8 +72,8 @@ uint left_of(uint e, uint all)
     return e < all ? all - e : 0u;
 }
 
-#define A_ONE(j) (j < there ? DTI_LOAD(a[j < there ? a_at[i] + j * along : first]) : 0.0)
-#define B_ONE(j) (j < there ? DTI_LOAD(b[j < there ? b_at[i] + j * along : first]) : 0.0)
+#define A_ONE(j) (j < there ? a[j < there ? a_at[i] + j * along : first] : 0.0)
+#define B_ONE(j) (j < there ? b[j < there ? b_at[i] + j * along : first] : 0.0)
 
 /* `left` of k are there. Where none is, what lies at `first` is loaded and not kept. */
 void load_a(uint i, uint first, uint row, uint left)
@@ -92,7 +81,7 @@ void load_a(uint i, uint first, uint row, uint left)
     uvec2 p = load_of(i, A_ALONG_K, FOURS_M);
     bool inside = p.y < left;
     if (A_FOURS) {
-        a_next[i] = A_FOUR(inside ? a_at[i] : first >> 2);
+        a_next[i] = a4[inside ? a_at[i] : first >> 2];
         a_at[i] += BK * args.a_col / 4u;
     } else {
         uint there = A_ALONG_K ? left_of(p.y, left) : left_of(row + p.x, args.m);
@@ -108,7 +97,7 @@ void load_b(uint i, uint first, uint col, uint left)
     uvec2 p = load_of(i, B_ALONG_K, FOURS_N);
     bool inside = p.y < left;
     if (B_FOURS) {
-        b_next[i] = B_FOUR(inside ? b_at[i] : first >> 2);
+        b_next[i] = b4[inside ? b_at[i] : first >> 2];
         b_at[i] += BK * args.b_row / 4u;
     } else {
         uint there = B_ALONG_K ? left_of(p.y, left) : left_of(col + p.x, args.n);
@@ -153,20 +142,20 @@ void store_four(vec4 sum, uint to, uint n, bool first, bool last)
 {
     if (C_FOURS) {
         if (!first)
-            sum = C_FOUR_BEFORE(args.c_offset + to) + sum;
+            sum = c4[(args.c_offset + to) >> 2] + sum;
         if (last) {
             [[unroll]] for (uint j = 0u; j < 4u; j++) sum[j] = finished(sum[j], to + j, n + j);
         }
-        C_FOUR(args.c_offset + to, sum);
+        c4[(args.c_offset + to) >> 2] = sum;
         return;
     }
     [[unroll]] for (uint j = 0u; j < 4u; j++) {
         if (n + j < args.n) {
             uint at = args.c_offset + to + j;
-            DTI_A value = sum[j];
+            float value = sum[j];
             if (!first)
-                value = DTI_LOAD(c[at]) + value;
-            c[at] = DTI_STORE(last ? finished(value, to + j, n + j) : value);
+                value = c[at] + value;
+            c[at] = last ? finished(value, to + j, n + j) : value;
         }
     }
 }

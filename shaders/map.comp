@@ -8,10 +8,12 @@
 #include "lib/unary.glsl"
 
 DTI_PUSH(DTI_ARGS_MAP1)
-layout(binding = 0) readonly buffer buffer_x { DTI_S x[]; };
-layout(binding = 0) readonly buffer buffer_x4 { DTI_S4 x4[]; };
-layout(binding = 1) writeonly buffer buffer_y { DTI_S y[]; };
-layout(binding = 1) writeonly buffer buffer_y4 { DTI_S4 y4[]; };
+layout(binding = 0) readonly buffer buffer_x { float x[]; };
+layout(binding = 0) readonly buffer buffer_x4 { vec4 x4[]; };
+layout(binding = 1) writeonly buffer buffer_y { float y[]; };
+layout(binding = 1) writeonly buffer buffer_y4 { vec4 y4[]; };
+DTI_WORDS_IN(float, vec4, x)
+DTI_WORDS_OUT(float, vec4, y)
 
 void main()
 {
@@ -22,7 +24,7 @@ void main()
     uint to = args.y_offset + dti_walk_far(i, args.dim, args.y_stride, args.far), last = args.n - 1u - i;
     bool whole = DTI_ARE_WHOLE(last);
     vec4 v;
-    DTI_TAKE(vec4, v, x, x4, from, A_IS_ONE)
+    DTI_TAKE(vec4, v, x, from, A_IS_ONE)
     DTI_EACH_OF_FOUR v[k] = dti_unary(v[k], args.p0, args.p1);
-    DTI_GIVE(y, y4, to, v)
+    DTI_GIVE(y, to, v)
 }

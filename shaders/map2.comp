@@ -8,14 +8,17 @@
 #include "lib/functions.glsl"
 
 DTI_PUSH(DTI_ARGS_MAP2)
-layout(binding = 0) readonly buffer buffer_a { DTI_S a[]; };
-layout(binding = 0) readonly buffer buffer_a4 { DTI_S4 a4[]; };
-layout(binding = 1) readonly buffer buffer_b { DTI_S b[]; };
-layout(binding = 1) readonly buffer buffer_b4 { DTI_S4 b4[]; };
-layout(binding = 2) writeonly buffer buffer_y { DTI_S y[]; };
-layout(binding = 2) writeonly buffer buffer_y4 { DTI_S4 y4[]; };
+layout(binding = 0) readonly buffer buffer_a { float a[]; };
+layout(binding = 0) readonly buffer buffer_a4 { vec4 a4[]; };
+layout(binding = 1) readonly buffer buffer_b { float b[]; };
+layout(binding = 1) readonly buffer buffer_b4 { vec4 b4[]; };
+layout(binding = 2) writeonly buffer buffer_y { float y[]; };
+layout(binding = 2) writeonly buffer buffer_y4 { vec4 y4[]; };
+DTI_WORDS_IN(float, vec4, a)
+DTI_WORDS_IN(float, vec4, b)
+DTI_WORDS_OUT(float, vec4, y)
 
-DTI_A binary(DTI_A u, DTI_A v)
+float binary(float u, float v)
 {
     switch (spec0) {
 #define DTI_CASE(ID, name) case DTI_B_##ID: return dti_m_pair_##name(u, v);
@@ -25,7 +28,7 @@ DTI_A binary(DTI_A u, DTI_A v)
     return DTI_NAN;
 }
 
-DTI_A finished(DTI_A value)
+float finished(float value)
 {
     return spec1 == DTI_EPILOGUE_RELU && value < 0.0 ? 0.0 : value;
 }
@@ -40,8 +43,8 @@ void main()
     uint to = args.y_offset + dti_walk(i, args.dim, args.y_stride), last = args.n - 1u - i;
     bool whole = DTI_ARE_WHOLE(last);
     vec4 u, v;
-    DTI_TAKE(vec4, u, a, a4, from_a, A_IS_ONE)
-    DTI_TAKE(vec4, v, b, b4, from_b, B_IS_ONE)
+    DTI_TAKE(vec4, u, a, from_a, A_IS_ONE)
+    DTI_TAKE(vec4, v, b, from_b, B_IS_ONE)
     DTI_EACH_OF_FOUR v[k] = finished(binary(u[k], v[k]));
-    DTI_GIVE(y, y4, to, v)
+    DTI_GIVE(y, to, v)
 }

@@ -9,12 +9,15 @@
 #include "lib/unary.glsl"
 
 DTI_PUSH(DTI_ARGS_MAP2)
-layout(binding = 0) readonly buffer buffer_x { DTI_S x[]; };
-layout(binding = 0) readonly buffer buffer_x4 { DTI_S4 x4[]; };
-layout(binding = 1) readonly buffer buffer_dy { DTI_S dy[]; };
-layout(binding = 1) readonly buffer buffer_dy4 { DTI_S4 dy4[]; };
-layout(binding = 2) writeonly buffer buffer_dx { DTI_S dx[]; };
-layout(binding = 2) writeonly buffer buffer_dx4 { DTI_S4 dx4[]; };
+layout(binding = 0) readonly buffer buffer_x { float x[]; };
+layout(binding = 0) readonly buffer buffer_x4 { vec4 x4[]; };
+layout(binding = 1) readonly buffer buffer_dy { float dy[]; };
+layout(binding = 1) readonly buffer buffer_dy4 { vec4 dy4[]; };
+layout(binding = 2) writeonly buffer buffer_dx { float dx[]; };
+layout(binding = 2) writeonly buffer buffer_dx4 { vec4 dx4[]; };
+DTI_WORDS_IN(float, vec4, x)
+DTI_WORDS_IN(float, vec4, dy)
+DTI_WORDS_OUT(float, vec4, dx)
 
 void main()
 {
@@ -26,8 +29,8 @@ void main()
     uint to = args.y_offset + dti_walk(i, args.dim, args.y_stride), last = args.n - 1u - i;
     bool whole = DTI_ARE_WHOLE(last);
     vec4 u, v;
-    DTI_TAKE(vec4, u, x, x4, from_x, A_IS_ONE)
-    DTI_TAKE(vec4, v, dy, dy4, from_dy, B_IS_ONE)
+    DTI_TAKE(vec4, u, x, from_x, A_IS_ONE)
+    DTI_TAKE(vec4, v, dy, from_dy, B_IS_ONE)
     DTI_EACH_OF_FOUR v[k] = dti_unary_grad(u[k], v[k], args.p0, args.p1);
-    DTI_GIVE(dx, dx4, to, v)
+    DTI_GIVE(dx, to, v)
 }

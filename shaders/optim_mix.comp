@@ -11,6 +11,9 @@ layout(binding = 1) readonly buffer buffer_z { float z[]; };
 layout(binding = 1) readonly buffer buffer_z4 { vec4 z4[]; };
 layout(binding = 2) buffer buffer_y { float y[]; };
 layout(binding = 2) buffer buffer_y4 { vec4 y4[]; };
+DTI_WORDS_IN(float, vec4, x)
+DTI_WORDS_IN(float, vec4, z)
+DTI_WORDS_OUT(float, vec4, y)
 
 void main()
 {
@@ -20,8 +23,8 @@ void main()
     uint last = args.n - 1u - i;
     bool whole = DTI_ARE_WHOLE(last);
     vec4 value, other;
-    DTI_TAKE(vec4, value, x, x4, i, A_IS_ONE)
-    DTI_TAKE(vec4, other, z, z4, i, B_IS_ONE)
+    DTI_TAKE(vec4, value, x, i, A_IS_ONE)
+    DTI_TAKE(vec4, other, z, i, B_IS_ONE)
     value = fma(vec4(args.x_part), value, args.z_part * other);
-    DTI_GIVE(y, y4, i, value)
+    DTI_GIVE(y, i, value)
 }

@@ -13,6 +13,9 @@ layout(binding = 1) readonly buffer buffer_b4 { vec4 b4[]; };
 layout(binding = 2) readonly buffer buffer_seed { float seed[]; };
 layout(binding = 3) writeonly buffer buffer_y { float y[]; };
 layout(binding = 3) writeonly buffer buffer_y4 { vec4 y4[]; };
+DTI_WORDS_IN(float, vec4, a)
+DTI_WORDS_IN(float, vec4, b)
+DTI_WORDS_OUT(float, vec4, y)
 
 void main()
 {
@@ -22,8 +25,8 @@ void main()
     uint from_a = args.a_offset + i, from_b = args.b_offset + i, last = args.n - 1u - i;
     bool whole = DTI_ARE_WHOLE(last);
     vec4 u, v;
-    DTI_TAKE(vec4, u, a, a4, from_a, A_IS_ONE)
-    DTI_TAKE(vec4, v, b, b4, from_b, B_IS_ONE)
+    DTI_TAKE(vec4, u, a, from_a, A_IS_ONE)
+    DTI_TAKE(vec4, v, b, from_b, B_IS_ONE)
     DTI_EACH_OF_FOUR v[k] = 2.0 * (u[k] - v[k]) * seed[args.chunk];
-    DTI_GIVE(y, y4, args.y_offset + i, v)
+    DTI_GIVE(y, args.y_offset + i, v)
 }

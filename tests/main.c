@@ -106,6 +106,7 @@ static bool harness_fails(unsigned rank, unsigned device, unsigned action) {
 #include "ops/test_scatter.c"
 #include "ops/test_sparse.c"
 #include "vulkan/test_vulkan_maps.c"
+#include "vulkan/test_vulkan_halves.c"
 #include "vulkan/test_vulkan_exchange.c"
 #include "vulkan/test_vulkan_icd.c"
 #include "vulkan/test_vulkan_pipelines.c"

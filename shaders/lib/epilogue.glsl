@@ -3,15 +3,15 @@
  * lies where 3 is the epilogue's operand. */
 
 /* Of the value of column j; its operand is at `to`. */
-DTI_A finished(DTI_A value, uint to, uint j)
+float finished(float value, uint to, uint j)
 {
     if (spec0 == DTI_BIAS)
-        value += DTI_LOAD(bias[args.bias_offset + j]);
+        value += bias[args.bias_offset + j];
     if (spec0 == DTI_BIAS_BESIDE)
-        value += DTI_LOAD(beside[args.bias_offset + j]);
+        value += beside[args.bias_offset + j];
     if (spec1 == DTI_EPILOGUE_RELU_GRAD)
-        return DTI_LOAD(bias[args.operand_offset + to]) > 0.0 ? value : 0.0;
+        return bias[args.operand_offset + to] > 0.0 ? value : 0.0;
     if (spec1 == DTI_EPILOGUE_ADD)
-        return value + DTI_LOAD(bias[args.operand_offset + to]);
+        return value + bias[args.operand_offset + to];
     return spec1 == DTI_EPILOGUE_RELU ? dti_max(value, 0.0) : value;
 }

@@ -12,16 +12,35 @@ const bool B_IS_ONE = (spec2 & DTI_FOURS_OF_ONE_B) != 0u;
 /* For an invocation with elements i to i + last at most. */
 #define DTI_ARE_WHOLE(last) (WIDTH == 4u && ((spec2 & DTI_FOURS_AND_REST) == 0u || last >= 3u))
 
-/* v, a T, = elements of x (x4: by fours) from place `at` on; one: they are all the same one. */
-#define DTI_TAKE(T, v, x, x4, at, one)                                                             \
+/* v, a T, = elements of x from place `at` on; one: they are all the same one. x and y are of DTI_READS
+ * and DTI_WRITES (storage.glsl), or of these two where they are arrays of words. */
+#define DTI_TAKE(T, v, x, at, one)                                                                 \
     if (whole && !one)                                                                             \
-        v = DTI_LOAD4(x4[(at) / 4u]);                                                              \
+        v = x##_get4((at) / 4u);                                                                   \
     else if (one)                                                                                  \
-        v = T(DTI_LOAD(x[at]));                                                                    \
+        v = T(x##_get(at));                                                                        \
     else                                                                                           \
-        DTI_EACH_OF_FOUR v[k] = DTI_LOAD(x[(at) + min(k, last)]);
-#define DTI_GIVE(y, y4, at, v)                                                                     \
+        DTI_EACH_OF_FOUR v[k] = x##_get((at) + min(k, last));
+#define DTI_GIVE(y, at, v)                                                                         \
     if (whole)                                                                                     \
-        y4[(at) / 4u] = DTI_STORE4(v);                                                             \
+        y##_put4((at) / 4u, v);                                                                    \
     else                                                                                           \
-        DTI_EACH_OF_FOUR if (k <= last) y[(at) + k] = DTI_STORE(v[k]);
+        DTI_EACH_OF_FOUR if (k <= last) y##_put((at) + k, v[k]);
+#define DTI_WORDS_IN(T, T4, x)                                                                     \
+    T x##_get(uint at)                                                                             \
+    {                                                                                              \
+        return x[at];                                                                              \
+    }                                                                                              \
+    T4 x##_get4(uint i)                                                                            \
+    {                                                                                              \
+        return x##4[i];                                                                            \
+    }
+#define DTI_WORDS_OUT(T, T4, y)                                                                    \
+    void y##_put(uint at, T value)                                                                 \
+    {                                                                                              \
+        y[at] = value;                                                                             \
+    }                                                                                              \
+    void y##_put4(uint i, T4 value)                                                                \
+    {                                                                                              \
+        y##4[i] = value;                                                                           \
+    }

@@ -1,32 +1,11 @@
-/* DTI_S, the type of an element in a buffer, and DTI_A, the one that it is computed in: a kernel
- * that says its operands in these words, and reads and writes them by DTI_LOAD and DTI_STORE (of four
- * at once: DTI_S4, DTI_LOAD4, DTI_STORE4), is one text for each type of floats. ./build.sh shaders compiles it with -DDTI_STORAGE for each. 16 bits are
- * converted by integers, as base/half.c does: a device's own conversion may round as it likes. */
-#define DTI_STORAGE_F32 0
-#define DTI_STORAGE_BF16 1
-#define DTI_STORAGE_F16 2
-#ifndef DTI_STORAGE
-#define DTI_STORAGE DTI_STORAGE_F32
-#endif
+/* Floats in buffers. A word has one of 32 bits or two of 16, the first of them lowest: the constant
+ * TYPES says which of each binding (DTI_STORED_*, args.h). No device needs a feature for it. A kernel
+ * computes on 32 bits, and rounds once, to nearest even, when it writes. One that names a binding in
+ * DTI_READS or DTI_WRITES takes all of these types there. */
+layout(constant_id = 6) const uint TYPES = 0u;
 
-#define DTI_A float
-
-#if DTI_STORAGE == DTI_STORAGE_F32
-#define DTI_S float
-#define DTI_LOAD(s) (s)
-#define DTI_STORE(a) (a)
-#define DTI_S4 vec4
-#define DTI_LOAD4(s) (s)
-#define DTI_STORE4(a) (a)
-#else
-#extension GL_EXT_shader_16bit_storage : require
-#define DTI_S uint16_t
-#define DTI_LOAD(s) dti_widen(uint(s))
-#define DTI_STORE(a) uint16_t(dti_narrow(a))
-#define DTI_S4 u16vec4
-#define DTI_LOAD4(s) vec4(DTI_LOAD(s.x), DTI_LOAD(s.y), DTI_LOAD(s.z), DTI_LOAD(s.w))
-#define DTI_STORE4(a)                                                                              \
-    u16vec4(uvec4(dti_narrow(a.x), dti_narrow(a.y), dti_narrow(a.z), dti_narrow(a.w)))
+/* Conversions of bits are by integers, as base/half.c has them: a device's own may round as they
+ * like, and flush denormals. */
 
 /* bits >> shift, to nearest even; 1 <= shift <= 31. */
 uint dti_shift_round(uint bits, uint shift)
@@ -34,41 +13,120 @@ uint dti_shift_round(uint bits, uint shift)
     return (bits + (1u << (shift - 1u)) - 1u + (bits >> shift & 1u)) >> shift;
 }
 
-#if DTI_STORAGE == DTI_STORAGE_BF16
-DTI_A dti_widen(uint bits)
+uint dti_bf16_of(uint bits)
 {
-    return uintBitsToFloat(bits << 16);
-}
-
-uint dti_narrow(DTI_A x)
-{
-    uint bits = floatBitsToUint(x);
     return (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : dti_shift_round(bits, 16u);
 }
-#else
-DTI_A dti_widen(uint bits)
+
+uint dti_f16_of(uint bits)
 {
-    uint sign = (bits & 0x8000u) << 16, size = bits & 0x7fffu;
-    if (size >= 0x7c00u)
-        return uintBitsToFloat(sign | 0x7f800000u | (size & 0x3ffu) << 13);
-    if (size >= 0x400u)
-        return uintBitsToFloat(sign | ((size << 13) + 0x38000000u));
-    DTI_A small = float(size) * 5.9604644775390625e-8; /* 2^-24: a denormal half */
-    return uintBitsToFloat(sign | floatBitsToUint(small));
+    uint sign = bits >> 16 & 0x8000u, size = bits & 0x7fffffffu;
+    bool small = size < 0x38800000u; /* 2^-14: the smallest normal half */
+    uint part = small ? (size & 0x7fffffu) | 0x800000u : size - 0x38000000u;
+    uint whole = dti_shift_round(part, small ? min(126u - (size >> 23), 31u) : 13u);
+    whole = sign | (size >= 0x47800000u ? 0x7c00u : whole);
+    return size > 0x7f800000u ? 0x7e00u : whole;
 }
 
-uint dti_narrow(DTI_A x)
+uint dti_bits_of_f16(uint bits)
 {
-    uint bits = floatBitsToUint(x), sign = bits >> 16 & 0x8000u, size = bits & 0x7fffffffu;
-    if (size > 0x7f800000u)
-        return 0x7e00u;
-    if (size >= 0x47800000u)
-        return sign | 0x7c00u;
-    if (size >= 0x38800000u) /* 2^-14: the smallest normal half */
-        return sign | dti_shift_round(size - 0x38000000u, 13u);
-    if (size < 0x33000000u) /* below half the smallest denormal */
-        return sign;
-    return sign | dti_shift_round((size & 0x7fffffu) | 0x800000u, 126u - (size >> 23));
+    uint sign = (bits & 0x8000u) << 16, size = bits & 0x7fffu;
+    uint normal = (size << 13) + 0x38000000u;
+    uint small = floatBitsToUint(float(size) * 5.9604644775390625e-8); /* 2^-24: a denormal half */
+    uint large = 0x7f800000u | (size & 0x3ffu) << 13;
+    return sign | (size >= 0x7c00u ? large : size >= 0x400u ? normal : small);
 }
-#endif
-#endif
+
+/* Which of the two in a word element `at` is. */
+uint dti_half_in(uint word, uint at)
+{
+    return word >> (at & 1u) * 16u & 0xffffu;
+}
+
+/* All but it. */
+uint dti_half_beside(uint at)
+{
+    return (at & 1u) != 0u ? 0xffffu : 0xffff0000u;
+}
+
+#define DTI_STORED(number, x)                                                                      \
+    const bool x##_HALF = (TYPES >> 2u * number & 3u) != 0u;                                       \
+    const bool x##_BF16 = (TYPES >> 2u * number & 3u) == DTI_STORED_BF16;
+
+/* Binding `number`, readonly. x_get(at): element `at`; x_get4(i): those from 4 i on. */
+#define DTI_READS(number, x)                                                                       \
+    DTI_STORED(number, x)                                                                          \
+    layout(binding = number) readonly buffer buffer_##x { float x[]; };                            \
+    layout(binding = number) readonly buffer buffer_##x##4 { vec4 x##4[]; };                       \
+    layout(binding = number) readonly buffer buffer_##x##_words { uint x##_words[]; };             \
+    layout(binding = number) readonly buffer buffer_##x##_words2 { uvec2 x##_words2[]; };          \
+    vec2 x##_pair(uint word)                                                                       \
+    {                                                                                              \
+        vec2 pair;                                                                                 \
+        if (x##_BF16)                                                                              \
+            pair = vec2(uintBitsToFloat(word << 16), uintBitsToFloat(word & 0xffff0000u));         \
+        else                                                                                       \
+            pair = unpackHalf2x16(word);                                                           \
+        return pair;                                                                               \
+    }                                                                                              \
+    float x##_get(uint at)                                                                         \
+    {                                                                                              \
+        float value;                                                                               \
+        if (x##_HALF) {                                                                            \
+            vec2 pair = x##_pair(x##_words[at >> 1]);                                              \
+            value = (at & 1u) != 0u ? pair.y : pair.x;                                             \
+        } else {                                                                                   \
+            value = x[at];                                                                         \
+        }                                                                                          \
+        return value;                                                                              \
+    }                                                                                              \
+    vec4 x##_get4(uint i)                                                                          \
+    {                                                                                              \
+        vec4 value;                                                                                \
+        if (x##_HALF) {                                                                            \
+            uvec2 words = x##_words2[i];                                                           \
+            value = vec4(x##_pair(words.x), x##_pair(words.y));                                    \
+        } else {                                                                                   \
+            value = x##4[i];                                                                       \
+        }                                                                                          \
+        return value;                                                                              \
+    }
+
+/* Binding `number`, of which `how` is writeonly, or nothing. y_put(at, value), y_put4(i, value). The
+ * other half of a word may be another invocation's, also in place: one by itself is put there by two
+ * atomic operations that leave the other as it is. */
+#define DTI_WRITES(number, how, y)                                                                 \
+    DTI_STORED(number, y)                                                                          \
+    layout(binding = number) how buffer buffer_##y { float y[]; };                                 \
+    layout(binding = number) how buffer buffer_##y##4 { vec4 y##4[]; };                            \
+    layout(binding = number) buffer buffer_##y##_words { uint y##_words[]; };                      \
+    layout(binding = number) how buffer buffer_##y##_words2 { uvec2 y##_words2[]; };               \
+    uint y##_rounded(float value)                                                                  \
+    {                                                                                              \
+        uint bits = floatBitsToUint(value);                                                        \
+        if (y##_BF16)                                                                              \
+            bits = dti_bf16_of(bits);                                                              \
+        else                                                                                       \
+            bits = dti_f16_of(bits);                                                               \
+        return bits;                                                                               \
+    }                                                                                              \
+    void y##_put(uint at, float value)                                                             \
+    {                                                                                              \
+        if (y##_HALF) {                                                                            \
+            uint bits = y##_rounded(value);                                                        \
+            atomicAnd(y##_words[at >> 1], dti_half_beside(at));                                    \
+            atomicOr(y##_words[at >> 1], bits << (at & 1u) * 16u);                                 \
+        } else {                                                                                   \
+            y[at] = value;                                                                         \
+        }                                                                                          \
+    }                                                                                              \
+    void y##_put4(uint i, vec4 value)                                                              \
+    {                                                                                              \
+        if (y##_HALF) {                                                                            \
+            uvec4 bits = uvec4(y##_rounded(value.x), y##_rounded(value.y), y##_rounded(value.z),   \
+                               y##_rounded(value.w));                                              \
+            y##_words2[i] = bits.xz | bits.yw << 16;                                               \
+        } else {                                                                                   \
+            y##4[i] = value;                                                                       \
+        }                                                                                          \
+    }

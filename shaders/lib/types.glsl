@@ -1,7 +1,7 @@
 /* What every kernel begins with: the words of args.h, the workgroup size (specialisation constant
- * 0), the selectors (constants 1..4) and the linear ids. Buffers hold elements of type DTI_S where a
- * kernel is made for each type of floats (storage.glsl), else 32-bit words; such a kernel declares
- * each binding as float, uint or int, whichever it mostly reads. Integers are never read through a
+ * 0), the selectors (constants 1..4) and the linear ids. Buffers hold 32-bit words, or floats
+ * of 16 bits where a kernel takes them (storage.glsl). A kernel of words alone declares each binding as
+ * float, uint or int, whichever it mostly reads. Integers are never read through a
  * float view, because a small one is a denormal that a device may flush. */
 #extension GL_EXT_control_flow_attributes : require
 #define DTI_U32 uint
@@ -9,7 +9,6 @@
 #define DTI_F32 float
 #define DTI_U16S(low, high) uint low##_##high;
 #include "../args.h"
-#include "storage.glsl"
 
 layout(local_size_x = 128, local_size_x_id = 0) in;
 layout(constant_id = 1) const uint spec0 = 0u;

@@ -83,7 +83,6 @@ typedef struct dti_exec_desc {
 } dti_exec_desc;
 
 typedef struct dti_backend {
-    bool halves;     /* kernels that take 16-bit floats are given them */
     bool workgroups; /* it runs a launch as many of them */
     dt_result (*memory_create)(dti_device *device, uint64_t bytes, dti_memory_kind kind,
                                dti_memory **out);

@@ -45,7 +45,7 @@ static dt_result dti_pass_cast(dti_lowering *w) {
     dt_graph *graph = code->work;
     if (code->desc.precision == DT_PRECISION_F32)
         return DT_OK;
-    if (!code->limits.halves)
+    if (code->limits.workgroups)
         return dti_cast_refuse(code);
     dt_tensor *in = dti_alloc_array(graph->base, (size_t)graph->input_count + 1, sizeof *in);
     code->stands = dti_alloc_array(graph->base, graph->count, sizeof *code->stands);

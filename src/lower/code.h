@@ -61,7 +61,6 @@ typedef struct dti_sync_point {
 /* What a code must keep to. */
 typedef struct dti_limits {
     uint64_t storage_range_bytes; /* a larger operand is bound in parts */
-    bool halves;                  /* 16-bit floats, for kernels that take them */
     bool workgroups;              /* long sums are cut, to be spread over them */
     bool apart;                   /* hundreds of them run at once, and launches side by side */
 } dti_limits;
@@ -197,6 +196,13 @@ typedef struct dti_code_desc {
  * dti_code_desc.work. Errors, with *out NULL:
  * INVALID (a shape, or what it does not fit), UNSUPPORTED, MEMORY. */
 static dt_result dti_graph_replay(const dt_graph *g, const dt_program_desc *desc, dt_graph **out);
+
+/* ---- types.c */
+/* Whether a launch can have 16-bit floats in a binding on a device of such limits. It computes on f32
+ * and rounds once. */
+static bool dti_launch_takes_half(const dti_launch *launch, int binding, const dti_limits *limits);
+/* The first launch that has them where it cannot; NULL: there is none. */
+static const dti_launch *dti_types_misfit(const dti_listing *list, const dti_limits *limits);
 
 /* A code within the description's memory_bytes, if it has any. Errors, with *out NULL: as
  * dt_program_create. */

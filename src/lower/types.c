@@ -1,5 +1,22 @@
-/* The types that launches work on: each learns its operands', and one whose kernel or device does
- * not take them is refused. */
+/* The types that launches work on: each learns its operands', and one whose kernel does not take them
+ * on the device is refused. */
+
+static bool dti_launch_takes_half(const dti_launch *l, int binding, const dti_limits *limits) {
+    const dti_kernel_info *kernel = dti_kernel_info_of(l->kernel);
+    if (!limits->workgroups)
+        return kernel->halves;
+    return kernel->grid_halves && kernel->grid_halves(l, binding);
+}
+
+static const dti_launch *dti_types_misfit(const dti_listing *list, const dti_limits *limits) {
+    for (uint32_t i = 0; i < list->launch_count; i++) {
+        const dti_launch *l = &list->launches[i];
+        for (int b = 0; b < dti_kernel_info_of(l->kernel)->bindings; b++)
+            if (dti_is_half(l->dtype[b]) && !dti_launch_takes_half(l, b, limits))
+                return l;
+    }
+    return NULL;
+}
 
 static dt_result dti_types_refuse(const dti_code *code, const dti_launch *l) {
     const dti_node *n = &code->work->nodes[l->node];
@@ -7,24 +24,20 @@ static dt_result dti_types_refuse(const dti_code *code, const dti_launch *l) {
     while (!dti_is_half(l->dtype[half]))
         half++;
     return dti_code_fail(code, DT_ERROR_UNSUPPORTED,
-                         "%s%s%s%s %s of %s: %s; dt_cast what it reads to f32, and its result back",
+                         "%s%s%s%s %s of %s: no kernel of this op takes 16 bits on this device; "
+                         "dt_cast what it reads to f32, and its result back",
                          dti_op_info_of(n->op)->name, n->label ? " '" : "",
                          n->label ? n->label : "", n->label ? "'" : "",
-                         dti_shape_print(n->shape, n->samples).text, dti_dtype_name(l->dtype[half]),
-                         code->limits.halves ? "no kernel of this op takes 16 bits"
-                                             : "this device computes only on f32 and i32");
+                         dti_shape_print(n->shape, n->samples).text,
+                         dti_dtype_name(l->dtype[half]));
 }
 
 static dt_result dti_pass_types(dti_lowering *w) {
     const dti_code *code = w->code;
     const dti_listing *list = &code->list;
-    for (uint32_t i = 0; i < list->launch_count; i++) {
-        dti_launch *l = &list->launches[i];
+    for (uint32_t i = 0; i < list->launch_count; i++)
         for (int b = 0; b < DTI_BINDINGS_MAX; b++)
-            l->dtype[b] = list->values[l->value[b]].dtype;
-        const bool takes = code->limits.halves && dti_kernel_info_of(l->kernel)->halves;
-        if (dti_launch_is_half(l) && !takes)
-            return dti_types_refuse(code, l);
-    }
-    return DT_OK;
+            list->launches[i].dtype[b] = list->values[list->launches[i].value[b]].dtype;
+    const dti_launch *misfit = dti_types_misfit(list, &code->limits);
+    return misfit ? dti_types_refuse(code, misfit) : DT_OK;
 }

@@ -97,6 +97,12 @@ static void dti_code_release(dt_store *s, const dti_code *code) {
     }
 }
 
+static dti_limits dti_limits_of(const dti_device *device) {
+    return (dti_limits){.storage_range_bytes = device->info.storage_range_bytes,
+                        .workgroups = device->backend->workgroups,
+                        .apart = device->info.kind != DT_DEVICE_SOFTWARE};
+}
+
 static dt_result dti_code_lower(const dt_store *s, const dt_program_desc *desc,
                                 const dti_batch_slices *batch_slices, const dti_staged *staged,
                                 const dti_code **out) {
@@ -105,9 +111,7 @@ static dt_result dti_code_lower(const dt_store *s, const dt_program_desc *desc,
                        .batch_slices = batch_slices,
                        .staged = staged,
                        .layout = &s->layout,
-                       .limits = {s->device->info.storage_range_bytes, s->device->backend->halves,
-                                  s->device->backend->workgroups,
-                                  s->device->info.kind != DT_DEVICE_SOFTWARE}};
+                       .limits = dti_limits_of(s->device)};
     dt_result result = dti_graph_replay(s->graph, desc, &d.work);
     return result ? result : dti_code_create(s->base, &d, out);
 }

@@ -313,7 +313,6 @@ TEST(mixed_precision_casts_by_the_precision_of_the_rows_and_each_value_once) {
     lower_case c;
     REQUIRE(lower_open(&c, 4));
     c.program.precision = DT_PRECISION_BF16;
-    c.desc.limits.halves = true;
     REQUIRE(lower_begin(&c) && lower_to(&c, "cast"));
     const dti_code *code = c.w.code;
     const dt_graph *g = code->work;
@@ -341,6 +340,7 @@ TEST(mixed_precision_on_a_device_without_16_bits_is_refused) {
     lower_case c;
     REQUIRE(lower_open(&c, 4));
     c.program.precision = DT_PRECISION_BF16;
+    c.desc.limits.workgroups = true;
     REQUIRE(lower_begin(&c));
     CHECK(dti_lowering_run(&c.w, &c.next, NULL) == DT_ERROR_UNSUPPORTED);
     CHECK_CONTAINS(dt_ctx_error(c.ctx),

@@ -1024,7 +1024,7 @@ TEST(vulkan_shaders_that_are_damaged_unpack_into_their_room_alone) {
 static dt_result vulkan_pipeline(dti_vk_device *device, uint32_t kernel, uint32_t variant,
                                  uint32_t local, const uint32_t spec[4], dti_VkPipeline *out) {
     uint32_t index = 0;
-    dt_result result = dti_vk_pipeline_want(device, kernel, variant, local, spec, &index);
+    dt_result result = dti_vk_pipeline_want(device, kernel, variant, local, 0, spec, &index);
     result = dti_vk_pipelines_make(device, result);
     *out = result ? NULL : device->pipelines[index].handle;
     return result;

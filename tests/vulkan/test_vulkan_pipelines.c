@@ -44,9 +44,9 @@ static dt_result pipelines_want(dti_vk_device *device, uint32_t index[PIPELINES_
     uint32_t again = 0;
     for (uint32_t i = 0; i < PIPELINES_MANY && !result; i++) {
         const uint32_t kernel = kernels[i % 3], spec[4] = {0, 0, 0, i / 3 + 1};
-        result = dti_vk_pipeline_want(device, kernel, 0, 64, spec, &index[i]);
+        result = dti_vk_pipeline_want(device, kernel, 0, 64, 0, spec, &index[i]);
         if (!result)
-            result = dti_vk_pipeline_want(device, kernel, 0, 64, spec, &again);
+            result = dti_vk_pipeline_want(device, kernel, 0, 64, 0, spec, &again);
         CHECK(result || again == index[i]);
     }
     return result;

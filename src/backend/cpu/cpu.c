@@ -302,7 +302,6 @@ static void dti_cpu_close(dti_device *device) {
 }
 
 static const dti_backend dti_cpu_backend = {
-    .halves = true,
     .memory_create = dti_cpu_memory_create,
     .memory_destroy = dti_cpu_memory_destroy,
     .memory_bytes = dti_cpu_memory_bytes,

@@ -250,8 +250,6 @@ static bool dti_map_in_step(const dti_launch *l, int binding) {
 static void dti_map_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
     const dti_map_args a = dti_map_args_of(l);
     uint32_t lies = DTI_FOURS;
-    if (dti_launch_is_half(l))
-        return;
     for (int b = 0; b < a.count; b++) {
         uint32_t places = a.offset[b];
         for (int axis = 0; axis < DTI_AXES - 1; axis++)

@@ -162,7 +162,10 @@ typedef struct dti_kernel_info {
     /* On the CPU: computes items [begin, end) of the outer index space. scratch: this worker's,
      * 64-byte aligned, scratch_bytes() long. */
     void (*run)(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch);
-    bool halves; /* some operands may be 16-bit floats */
+    /* Which operands may be 16-bit floats: on the CPU any; on a device that runs workgroups these
+     * (dti_launch_takes_half), and NULL is none. */
+    bool halves;
+    bool (*grid_halves)(const dti_launch *launch, int binding);
     /* Least items that are worth a thread, about 16k flops; 0: one. each: the number of the word of
      * the arguments that says how long an item is, and by which the grain is divided; 0: all are
      * alike. grain_of: in place of both. */
@@ -222,6 +225,10 @@ static inline bool dti_launch_is_half(const dti_launch *launch) {
     for (int b = 0; b < DTI_BINDINGS_MAX; b++)
         half = half || dti_is_half(launch->dtype[b]);
     return half;
+}
+/* .grid_halves of kernels that take them everywhere. */
+static inline bool dti_launch_any_half(const dti_launch *launch, int binding) {
+    return true;
 }
 /* .moves of kernels that only move words. */
 static inline bool dti_launch_only_moves(const dti_launch *launch) {

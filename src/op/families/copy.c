@@ -406,8 +406,8 @@ static dti_stripe dti_copy_stripe(const dti_launch *l) {
 
 /* spec0: DTI_COPY_* */
 DTI_KERNEL(COPY, copy, "rw", ITEM, .walks = true, .far = true, .run = dti_cpu_copy, .halves = true,
-           .grain = DTI_GRAIN_COPY, .moves = dti_copy_moves, .stripe = dti_copy_stripe,
-           .tile = dti_map_tile, .invocations = dti_fours_invocations);
+           .grid_halves = dti_launch_any_half, .grain = DTI_GRAIN_COPY, .moves = dti_copy_moves,
+           .stripe = dti_copy_stripe, .tile = dti_map_tile, .invocations = dti_fours_invocations);
 
 DTI_FAMILY(copy, .halves = DTI_HALF_ALL, .shape = dti_shape_of_input, .grad = dti_grad_of_result,
            .source = dti_copy_source);

@@ -176,14 +176,14 @@ static void dti_revival_reset(dt_program *p) {
 
 static dt_result dti_revival_check(dt_store *s, const dti_device *device) {
     for (const dt_program *p = s->programs; p; p = p->next) {
-        const dti_limits *l = &p->code->limits;
+        const dti_limits of = dti_limits_of(device);
         if (p->external[0])
             return dti_fail(s->base, DT_ERROR_UNSUPPORTED,
                             "program '%s' uses external buffers (.external): destroy it before "
                             "dt_store_restore",
                             p->code->label);
-        if ((l->halves && !device->backend->halves) ||
-            l->storage_range_bytes > device->info.storage_range_bytes)
+        if (p->code->limits.storage_range_bytes > of.storage_range_bytes ||
+            dti_types_misfit(&p->code->list, &of))
             return dti_fail(s->base, DT_ERROR_UNSUPPORTED,
                             "program '%s' uses features that device %s lacks: destroy it before "
                             "dt_store_restore, and create it again",

@@ -62,7 +62,7 @@ typedef struct dti_vk_memory {
 } dti_vk_memory;
 
 typedef struct dti_vk_pipeline {
-    uint32_t kernel, variant, local, spec[4];
+    uint32_t kernel, variant, local, types, spec[4];
     dti_VkPipeline handle;
     /* While it is made: its module; what the driver said; whether it had it in its cache. sums: of
      * an invocation, where the driver is to say whether they spill. */
@@ -194,6 +194,8 @@ static uint32_t dti_vk_grid_sums_of(uint32_t kernel, uint32_t variant, const uin
                                     const dti_grid_device *device);
 static void dti_vk_spec_of(const dti_launch *launch, uint32_t variant,
                            const dti_grid_device *device, uint32_t spec[4]);
+/* The constant TYPES of the launch's pipeline: DTI_STORED_* of each binding. */
+static uint32_t dti_vk_types_of(const dti_launch *launch);
 static uint32_t dti_vk_grid_local(uint32_t kernel, uint32_t variant, const dti_grid_device *device);
 /* The same or less, where a workgroup's row is short. */
 static uint32_t dti_vk_grid_local_of(const dti_launch *launch, uint32_t variant,
@@ -213,9 +215,11 @@ static void dti_vk_layouts_destroy(dti_vk_device *device);
 /* The kernel's variant and its workgroup size: functions of shape and device only. */
 static uint32_t dti_vk_variant_of(const dti_vk_device *device, const dti_launch *launch);
 static uint32_t dti_vk_local_of(const dti_vk_device *device, uint32_t kernel, uint32_t variant);
-/* Asks for a pipeline: *index is its number at the device. local: invocations of a workgroup. */
+/* Asks for a pipeline: *index is its number at the device. local: invocations of a workgroup;
+ * types: dti_vk_types_of its launch. */
 static dt_result dti_vk_pipeline_want(dti_vk_device *device, uint32_t kernel, uint32_t variant,
-                                      uint32_t local, const uint32_t spec[4], uint32_t *index);
+                                      uint32_t local, uint32_t types, const uint32_t spec[4],
+                                      uint32_t *index);
 /* Makes all that are wanted, on the threads of the context's pool. `result` is what wanting them
  * gave: after an error none is made. After any error what was not made is forgotten, and no index
  * is valid. */

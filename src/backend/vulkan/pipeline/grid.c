@@ -45,6 +45,16 @@ static void dti_vk_spec_of(const dti_launch *launch, uint32_t variant,
         spec[kernel->sums_by] = DTI_MIN(spec[kernel->sums_by], device->sums / 8);
 }
 
+static uint32_t dti_vk_types_of(const dti_launch *launch) {
+    uint32_t types = 0;
+    for (int b = 0; b < dti_kernel_info_of(launch->kernel)->bindings; b++)
+        types |= (launch->dtype[b] == DT_BF16  ? DTI_STORED_BF16
+                  : launch->dtype[b] == DT_F16 ? DTI_STORED_F16
+                                               : DTI_STORED_WORD)
+                 << 2 * b;
+    return types;
+}
+
 /* 128 is what every device has. An invocation that does the work of many has smaller workgroups,
  * which spread a small product over more of the device. Where a workgroup meets at barriers, a
  * software driver switches between its vectors at each of them: 8 invocations are one vector

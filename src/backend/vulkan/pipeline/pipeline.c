@@ -225,8 +225,9 @@ static uint32_t dti_vk_local_of(const dti_vk_device *device, uint32_t kernel, ui
 }
 
 static dt_result dti_vk_pipeline_want(dti_vk_device *device, uint32_t kernel, uint32_t variant,
-                                      uint32_t local, const uint32_t spec[4], uint32_t *index) {
-    dti_vk_pipeline wanted = {.kernel = kernel, .variant = variant, .local = local};
+                                      uint32_t local, uint32_t types, const uint32_t spec[4],
+                                      uint32_t *index) {
+    dti_vk_pipeline wanted = {.kernel = kernel, .variant = variant, .local = local, .types = types};
     memcpy(wanted.spec, spec, sizeof wanted.spec);
     const size_t key = offsetof(dti_vk_pipeline, spec) + sizeof wanted.spec;
     for (*index = 0; *index < device->pipeline_count; ++*index)
@@ -245,8 +246,8 @@ static dt_result dti_vk_pipeline_want(dti_vk_device *device, uint32_t kernel, ui
  * the module. */
 static void dti_vk_pipeline_compile(const dti_vk_device *device, dti_vk_pipeline *p) {
     const dti_vk_shader *shader = dti_vk_shader_of(p->kernel, p->variant);
-    const uint32_t values[] = {p->local,   p->spec[0], p->spec[1],
-                               p->spec[2], p->spec[3], shader->side};
+    const uint32_t values[] = {p->local,   p->spec[0],   p->spec[1], p->spec[2],
+                               p->spec[3], shader->side, p->types};
     size_t count = shader->word_count;
     count = dti_vk_shader_specialize(p->words, count, values, DTI_COUNT(values));
     if (device->head.info.has_float_controls)

@@ -7,10 +7,10 @@
 static void dti_vk_record_scan(const dti_vk_exec *e, dti_VkCommandBuffer command, uint32_t index,
                                uint32_t number) {
     const dti_vk_scan *scan = &e->scans[index];
-    dti_args_scan args = {.n = scan->words, .code = number};
+    dti_args_scan args = {.n = scan->elements, .code = number};
     uint32_t x, y;
-    dti_vk_fold(dti_ceil_div(scan->words, dti_vk_local_of(e->device, DTI_K_SCAN, 0)), &x, &y);
-    dti_vk_bind(e, command, e->scan_pipeline, scan->set, &args, sizeof args, 0);
+    dti_vk_fold(dti_ceil_div(scan->elements, dti_vk_local_of(e->device, DTI_K_SCAN, 0)), &x, &y);
+    dti_vk_bind(e, command, e->scan_pipelines[scan->stored], scan->set, &args, sizeof args, 0);
     e->device->vk.CmdDispatch(command, x, y, 1);
 }
 

@@ -17,7 +17,7 @@ typedef struct dti_vk_work {
 } dti_vk_work;
 
 typedef struct dti_vk_scan {
-    uint32_t set, words;
+    uint32_t set, elements, stored; /* DTI_STORED_* */
 } dti_vk_scan;
 
 /* The command buffers of some segments. */
@@ -54,7 +54,7 @@ typedef struct dti_vk_exec {
     uint32_t work_count, scan_count, set_count, segment_count;
     dti_vk_work *work;
     dti_vk_scan *scans;
-    dti_VkPipeline scan_pipeline;
+    dti_VkPipeline scan_pipelines[DTI_STORED_COUNT];
     dti_VkDescriptorPool pool;
     dti_VkDescriptorSet *sets;
     dti_VkCommandBuffer *commands; /* the first is for the fault search */
@@ -106,7 +106,8 @@ static dt_result dti_vk_check_launch(const dti_vk_build *b, uint32_t number) {
     return DT_OK;
 }
 
-/* An empty operand is bound too: to bytes that exist, which its kernel does not touch. */
+/* An empty operand is bound too: to bytes that exist, which its kernel does not touch. And of one of
+ * 16 bits the last word as a whole. */
 static dti_vk_key dti_vk_key_of(const dti_vk_build *b, const uint32_t value[DTI_BINDINGS_MAX]) {
     dti_vk_key key;
     memset(&key, 0, sizeof key); /* the padding too: keys are compared as bytes */
@@ -114,7 +115,8 @@ static dti_vk_key dti_vk_key_of(const dti_vk_build *b, const uint32_t value[DTI_
         const dti_place *p = &b->exec->desc->places[value[i]];
         key.memory[i] = p->memory;
         key.offset[i] = p->bytes ? p->offset : 0;
-        key.bytes[i] = p->bytes ? p->bytes : DTI_PLACE_ALIGN;
+        key.bytes[i] =
+            p->bytes ? dti_ceil_div(p->bytes, DTI_WORD_BYTES) * DTI_WORD_BYTES : DTI_PLACE_ALIGN;
     }
     return key;
 }
@@ -131,7 +133,7 @@ static uint32_t dti_vk_set_of(dti_vk_build *b, const dti_vk_key *key) {
 /* The status line's words look like NaN to a scan. */
 static bool dti_vk_may_scan(const dti_vk_build *b, const dti_launch *launch, int binding) {
     const dti_place *p = &b->exec->desc->places[launch->value[binding]];
-    if (dti_kernel_info_of(launch->kernel)->access[binding] == 'r' || p->bytes < DTI_WORD_BYTES)
+    if (dti_kernel_info_of(launch->kernel)->access[binding] == 'r' || !p->bytes)
         return false;
     if (!dti_launch_makes_floats(launch))
         return false;
@@ -149,9 +151,11 @@ static void dti_vk_add_scans(dti_vk_build *b, const dti_launch *launch, dti_vk_w
         key.memory[1] = b->exec->desc->out;
         key.offset[1] = 0;
         key.bytes[1] = DTI_PLACE_ALIGN;
+        const uint64_t bytes = b->exec->desc->places[x].bytes;
         e->scans[e->scan_count++] =
             (dti_vk_scan){.set = dti_vk_set_of(b, &key),
-                          .words = (uint32_t)(b->exec->desc->places[x].bytes / DTI_WORD_BYTES)};
+                          .elements = (uint32_t)(bytes / dti_dtype_bytes(launch->dtype[i])),
+                          .stored = dti_vk_types_of(launch) >> 2 * i & 3};
     }
     work->scan_count = e->scan_count - work->scan_first;
 }
@@ -241,28 +245,45 @@ static dt_result dti_vk_add_work(dti_vk_build *b, uint32_t number) {
     dti_vk_fold(dti_vk_groups_of(launch, spec, work->variant, local), &work->x, &work->y);
     dti_vk_add_scans(b, launch, work);
     dti_vk_estimate(b, launch, work->variant, local, work);
-    return dti_vk_pipeline_want(e->device, launch->kernel, work->variant, local, spec,
-                                &work->index);
+    return dti_vk_pipeline_want(e->device, launch->kernel, work->variant, local,
+                                dti_vk_types_of(launch), spec, &work->index);
+}
+
+/* Of the types that are scanned. */
+static dt_result dti_vk_want_scans(dti_vk_build *b, uint32_t scans[DTI_STORED_COUNT]) {
+    dti_vk_device *device = b->exec->device;
+    const uint32_t no_spec[4] = {0}, local = dti_vk_local_of(device, DTI_K_SCAN, 0);
+    bool used[DTI_STORED_COUNT] = {true};
+    dt_result result = DT_OK;
+    for (uint32_t i = 0; i < b->exec->scan_count; i++)
+        used[b->exec->scans[i].stored] = true;
+    for (uint32_t stored = 0; stored < DTI_STORED_COUNT && !result; stored++)
+        if (used[stored])
+            result =
+                dti_vk_pipeline_want(device, DTI_K_SCAN, 0, local, stored, no_spec, &scans[stored]);
+    return result;
 }
 
 /* Pipelines of all launches are made at once; again, with fewer sums, where some spilled. */
 static dt_result dti_vk_add_all(dti_vk_build *b) {
     dti_vk_exec *e = b->exec;
     dti_vk_device *device = e->device;
-    uint32_t no_spec[4] = {0}, scan = 0, sums;
+    uint32_t scans[DTI_STORED_COUNT] = {0}, sums;
     do {
         sums = device->sums;
         e->scan_count = 0;
         for (uint32_t i = 0; i < e->work_count; i++)
             DTI_TRY(dti_vk_choose_work(b, i));
-        dt_result result = dti_vk_pipeline_want(
-            device, DTI_K_SCAN, 0, dti_vk_local_of(device, DTI_K_SCAN, 0), no_spec, &scan);
+        dt_result result = DT_OK;
         for (uint32_t i = 0; i < e->work_count && !result; i++)
             result = dti_vk_add_work(b, i);
+        if (!result)
+            result = dti_vk_want_scans(b, scans);
         DTI_TRY(dti_vk_pipelines_make(device, result));
     } while (sums != device->sums);
     dti_vk_say_made(device);
-    e->scan_pipeline = device->pipelines[scan].handle;
+    for (uint32_t stored = 0; stored < DTI_STORED_COUNT; stored++)
+        e->scan_pipelines[stored] = device->pipelines[scans[stored]].handle;
     for (uint32_t i = 0; i < e->work_count; i++)
         if (e->desc->launches[i].items)
             e->work[i].pipeline = device->pipelines[e->work[i].index].handle;

@@ -1,0 +1,216 @@
+/* Floats of 16 bits on Vulkan, two in a word, on every device against the CPU. Included by main.c. */
+#ifndef DT_NO_VULKAN
+
+enum { HALVES_WORDS = 700 };
+
+/* Bits of floats of every kind, by turns: of any exponent, near what 16 bits still tell apart, denormals
+ * of each type, infinities, NaN. `type` says how they are stored. */
+static uint32_t halves_word(uint32_t i, dt_dtype type, uint32_t seed) {
+    static const uint32_t odd[] = {0,          0x80000000, 0x7f800000, 0xff800000, 0x7fc00000,
+                                   0xffc12345, 0x7f800001, 0x7f7fffff, 0x477fefff, 0x477ff000,
+                                   0x38800000, 0x387fffff, 0x33000000, 0x33000001, 0x00000001,
+                                   0x807fffff, 0x3f808000, 0x3f818000};
+    const uint32_t random = (i + seed) * 2654435761u ^ (i + seed) << 7;
+    if (type != DT_F32)
+        return random; /* two of them */
+    if (i % 3 == 0)
+        return odd[i / 3 % DTI_COUNT(odd)];
+    return i % 3 == 1 ? random : (random & 0x87ffffffu) | 0x30000000u;
+}
+
+/* Words of a binding, for a launch on both: alike to begin with. */
+static void halves_fill(vulkan_call calls[2], const dti_launch *l, int bindings) {
+    for (int k = 0; k < 2; k++)
+        for (int b = 0; b < bindings; b++) {
+            calls[k].launch = *l;
+            calls[k].count[b] = HALVES_WORDS;
+            calls[k].data[b] = malloc(4 * HALVES_WORDS);
+            uint32_t *words = (uint32_t *)(void *)calls[k].data[b];
+            for (uint32_t i = 0; i < HALVES_WORDS; i++)
+                words[i] = halves_word(i, (dt_dtype)l->dtype[b], 977u * (uint32_t)b);
+        }
+}
+
+static double halves_value(const float *data, uint32_t i, dt_dtype type) {
+    uint16_t half;
+    memcpy(&half, (const char *)data + 2 * (size_t)i, sizeof half);
+    return type == DT_BF16  ? (double)dti_f32_from_bf16(half)
+           : type == DT_F16 ? (double)dti_f32_from_f16(half)
+                            : (double)data[i];
+}
+
+/* How many elements differ: in a bit, or by more than `ulps` roundings of their type. */
+static int halves_differ(const vulkan_call calls[2], int b, double ulps) {
+    const dt_dtype type = (dt_dtype)calls[0].launch.dtype[b];
+    const double step = type == DT_BF16 ? 0x1p-7 : type == DT_F16 ? 0x1p-10 : 0x1p-22;
+    const uint32_t n = (uint32_t)(4 * HALVES_WORDS / dti_dtype_bytes(type));
+    if (ulps == 0)
+        return memcmp(calls[0].data[b], calls[1].data[b], 4 * HALVES_WORDS) != 0;
+    int bad = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const double x = halves_value(calls[0].data[b], i, type);
+        const double y = halves_value(calls[1].data[b], i, type);
+        const bool same = x == y || (isnan(x) && isnan(y));
+        bad += !same && !(fabs(x - y) <= ulps * (step * fabs(x) + 0x1p-24));
+    }
+    return bad;
+}
+
+/* The launch on the CPU and on the device: what it writes, and all beside it, is the same. */
+static void halves_compare(vulkan_rig *rig, const dti_launch *l, double ulps) {
+    const dti_kernel_info *info = dti_kernel_info_of(l->kernel);
+    vulkan_rig cpu = {.in = rig->in};
+    vulkan_call calls[2] = {{.exec = NULL}};
+    REQUIRE(!dti_cpu_open(&rig->base, 99, &cpu.device));
+    halves_fill(calls, l, info->bindings);
+    const bool good = vulkan_call_run(&cpu, &calls[0]) && vulkan_call_run(rig, &calls[1]);
+    for (int b = 0; b < info->bindings && good; b++) {
+        const int bad = halves_differ(calls, b, info->access[b] == 'r' ? 0 : ulps);
+        test_check(!bad, __FILE__, __LINE__,
+                   "%s {%u %u} of %s, %s, %s: binding %d has %d others than the CPU's", info->name,
+                   l->spec[0], l->spec[1], dti_dtype_name((dt_dtype)l->dtype[0]),
+                   dti_dtype_name((dt_dtype)l->dtype[1]), dti_dtype_name((dt_dtype)l->dtype[2]), b,
+                   bad);
+    }
+    for (int i = 0; i < 2 * VULKAN_CALL_MAX; i++)
+        free(calls[i / VULKAN_CALL_MAX].data[i % VULKAN_CALL_MAX]);
+    cpu.device->backend->close(cpu.device);
+}
+
+static const dt_dtype halves_types[3] = {DT_F32, DT_BF16, DT_F16};
+
+/* Shape, strides and offsets of a walk: flat ones, whole fours or not, from odd places; columns of a
+ * matrix; a matrix turned round; one element repeated. */
+static const dti_args_map1 halves_walks[] = {
+    {64, {1, 1, 1, 1, 1, 64}, {0, 0, 0, 0, 0, 1}, {0, 0, 0, 0, 0, 1}, 0, 0, 3.14159f, 0, {0}},
+    {61, {1, 1, 1, 1, 1, 61}, {0, 0, 0, 0, 0, 1}, {0, 0, 0, 0, 0, 1}, 4, 8, -0.1f, 0, {0}},
+    {61, {1, 1, 1, 1, 1, 61}, {0, 0, 0, 0, 0, 1}, {0, 0, 0, 0, 0, 1}, 3, 5, 1e30f, 0, {0}},
+    {60, {1, 1, 1, 1, 12, 5}, {0, 0, 0, 0, 7, 1}, {0, 0, 0, 0, 9, 1}, 1, 2, 1e-41f, 0, {0}},
+    {60, {1, 1, 1, 1, 12, 5}, {0, 0, 0, 0, 1, 12}, {0, 0, 0, 0, 5, 1}, 0, 1, 2.0f, 0, {0}},
+    {60, {1, 1, 1, 1, 12, 5}, {0, 0, 0, 0, 1, 12}, {0, 0, 0, 0, 1, 12}, 5, 3, 2.0f, 0, {0}},
+    {48, {1, 1, 1, 1, 6, 8}, {0, 0, 0, 0, 4, 0}, {0, 0, 0, 0, 8, 1}, 4, 4, 7.0f, 0, {0}},
+};
+
+static dti_launch halves_walk(size_t i, uint32_t kernel, uint32_t selector) {
+    dti_launch l = {.kernel = (uint16_t)kernel, .args_bytes = sizeof halves_walks[i]};
+    l.args.map1 = halves_walks[i];
+    l.items = halves_walks[i].n;
+    l.spec[0] = selector;
+    l.spec[3] = halves_walks[i].dim[4] > 1 ? 2 : 1;
+    return l;
+}
+
+/* Bit for bit, denormals too: no shader makes floats of them. */
+static void halves_try_copies(vulkan_rig *rig) {
+    static const uint32_t modes[] = {DTI_COPY_WORD, DTI_COPY_FILL_F32, DTI_COPY_IOTA_F32};
+    for (size_t i = 0; i < DTI_COUNT(halves_walks) && !rig->in->options.no_unified; i++)
+        for (uint32_t t = 1; t < 9; t++)
+            for (size_t m = 0; m < DTI_COUNT(modes); m++) {
+                dti_launch l = halves_walk(i, DTI_K_COPY, modes[m]);
+                l.dtype[0] = (uint8_t)halves_types[t % 3];
+                l.dtype[1] = (uint8_t)halves_types[t / 3];
+                if (l.spec[0] == DTI_COPY_WORD || (i + t + m) % 4 == 0)
+                    halves_compare(rig, &l, 0);
+            }
+}
+
+TEST(vulkan_copies_round_to_16_bits_and_back_as_the_cpu_does_bit_for_bit) {
+    ON_EACH(halves_try_copies);
+}
+
+/* ---- programs */
+
+enum { HALVES_ROWS = 3, HALVES_COLS = 7, HALVES_SIZE = HALVES_ROWS * HALVES_COLS, HALVES_OUT = 6 };
+
+typedef struct halves_job {
+    dt_graph *graph;
+    dt_store *store;
+    dt_program *program;
+    dt_tensor x, y, outputs[HALVES_OUT];
+} halves_job;
+
+/* Odd sizes and odd places: what a program reads is cast, sliced, joined and padded. */
+static bool halves_open(dt_ctx *ctx, const char *device, dt_dtype type, halves_job *j) {
+    *j = (halves_job){0};
+    if (dt_graph_create(ctx, &j->graph))
+        return false;
+    j->x = dt_input(j->graph, "x", type, dt_dims(HALVES_COLS));
+    j->y = dt_input(j->graph, "y", DT_F32, dt_dims(HALVES_COLS));
+    const dt_tensor low = dt_cast(j->y, type), part = dt_slice(j->x, 0, 3, 3);
+    const dt_tensor both[2] = {part, dt_slice(low, 0, 1, 4)};
+    const dt_tensor outputs[HALVES_OUT] = {dt_cast(j->x, DT_F32), low,
+                                           dt_cast(low, DT_F32),  dt_concat(both, 2, 0),
+                                           dt_pad(part, 0, 1, 2), dt_cast(part, DT_F32)};
+    dt_program_desc desc = {.batch = HALVES_ROWS};
+    for (int i = 0; i < HALVES_OUT; i++)
+        j->outputs[i] = desc.outputs[i] = outputs[i];
+    return !dt_store_create(j->graph, &(dt_store_desc){.device = device}, &j->store) &&
+           !dt_program_create(j->store, &desc, &j->program);
+}
+
+/* out: the bytes of its outputs. */
+static bool halves_run(halves_job *j, unsigned char out[HALVES_OUT][4 * 64]) {
+    uint16_t x[HALVES_SIZE];
+    uint32_t y[HALVES_SIZE];
+    for (uint32_t i = 0; i < HALVES_SIZE; i++) {
+        x[i] = (uint16_t)(halves_word(i, DT_BF16, 5) >> 8 & 0xbbff); /* finite in both types */
+        y[i] = halves_word(3 * i + 2, DT_F32, 9);
+    }
+    bool good = !dt_program_write(j->program, j->x, x, sizeof x) &&
+                !dt_program_write(j->program, j->y, y, sizeof y) &&
+                dt_program_run(j->program, NULL, NULL) == DT_OK;
+    for (int i = 0; i < HALVES_OUT && good; i++) {
+        const size_t cols = (size_t)dt_tensor_shape(j->outputs[i]).dim[0];
+        const size_t size = dti_dtype_bytes(dt_tensor_dtype(j->outputs[i]));
+        good = !dt_program_read(j->program, j->outputs[i], out[i], size * HALVES_ROWS * cols);
+    }
+    return good;
+}
+
+TEST(vulkan_programs_read_cast_cut_and_write_16_bits_as_the_cpu_does) {
+    static unsigned char cpu[HALVES_OUT][4 * 64], other[HALVES_OUT][4 * 64];
+    dt_ctx *ctx = NULL;
+    REQUIRE(!dt_ctx_create(NULL, &ctx));
+    for (int type = 1; type < 3; type++)
+        for (int i = -1; i < dt_ctx_device_count(ctx); i++) {
+            const dt_device_info *info = i < 0 ? NULL : dt_ctx_device(ctx, i);
+            halves_job j;
+            if (info && !info->usable)
+                continue;
+            const bool good = halves_open(ctx, info ? info->id : "cpu", halves_types[type], &j) &&
+                              halves_run(&j, info ? other : cpu);
+            test_check(good, __FILE__, __LINE__, "%s", dt_ctx_error(ctx));
+            for (int k = 0; k < HALVES_OUT && info; k++)
+                test_check(!memcmp(cpu[k], other[k], sizeof cpu[k]), __FILE__, __LINE__,
+                           "output %d of %s on %s", k, dti_dtype_name(halves_types[type]),
+                           info->id);
+            dt_graph_destroy(j.graph);
+        }
+    dt_ctx_destroy(ctx);
+}
+
+/* What a cast has made infinite is the cast's fault. */
+static void halves_try_fault(vulkan_rig *rig) {
+    const dti_backend *b = rig->device->backend;
+    vulkan_call call = {.launch = halves_walk(1, DTI_K_COPY, DTI_COPY_WORD)};
+    uint32_t fault = 99;
+    for (int i = 0; i < 2; i++) {
+        call.count[i] = HALVES_WORDS;
+        call.data[i] = vulkan_zeros(HALVES_WORDS);
+    }
+    call.launch.dtype[1] = DT_BF16;
+    call.data[0][4 + 60] = 3.4e38f; /* below f32's largest, beyond that of bf16 */
+    if (vulkan_call_create(rig, &call) && !b->exec_start(call.exec, 0, 1)) {
+        CHECK(b->exec_find_fault(call.exec, 0, 1, &fault) == DT_OK);
+        CHECK(fault == 0);
+    }
+    vulkan_call_destroy(rig, &call);
+    free(call.data[0]);
+    free(call.data[1]);
+}
+
+TEST(vulkan_fault_search_finds_infinities_among_16_bits) {
+    ON_EACH(halves_try_fault);
+}
+
+#endif
