@@ -290,6 +290,7 @@ DTI_OPTIMIZE_END
 #include "lower/space.c"
 #include "lower/cast.c"
 #include "lower/types.c"
+#include "lower/widen.c"
 #include "lower/plan.c"
 #include "lower/code.c"
 #include "lower/replay.c"

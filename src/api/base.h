@@ -52,8 +52,8 @@ typedef enum dt_dtype {
     DT_F32 = 0, /* the default */
     DT_I32,     /* class labels, indices */
     DT_F64,     /* not for tensors */
-    DT_BF16,    /* the upper half of an f32; ops on the CPU */
-    DT_F16,     /* IEEE 754 binary16; ops on the CPU */
+    DT_BF16,    /* the upper half of an f32 */
+    DT_F16,     /* IEEE 754 binary16 */
     DT_I64,     /* not for tensors */
     DT_U8       /* not for tensors; bytes of pictures in a dt_column */
 } dt_dtype;

@@ -322,7 +322,7 @@ typedef struct dt_program_desc {
     bool gradients;                              /* compute gradients without an optimizer */
     const char *params;     /* patterns of the parameters to train; NULL = all not frozen */
     dt_mode mode;           /* of dropout and batch norm; 0 = DT_MODE_DEFAULT */
-    dt_precision precision; /* 0 = f32; BF16: on the CPU */
+    dt_precision precision; /* 0 = f32 */
     bool cached;            /* see above */
     /* Use the averages that an earlier program's dt_optim_desc.average keeps. Without gradients. */
     bool averaged;

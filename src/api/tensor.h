@@ -212,8 +212,8 @@ DT_API dt_tensor dt_mask_inv(dt_tensor a, dt_tensor b);
 /* Converts to f32, i32, bf16 or f16. To i32 it truncates toward zero and saturates, without a
  * gradient. To the others it rounds to nearest, ties to even, and the gradient is cast back.
  *
- * bf16 and f16: on the CPU for copies, casts, elementwise ops and products. Elsewhere
- * dt_program_create returns UNSUPPORTED. */
+ * bf16 and f16 halve memory. Where a device has no kernel for them, it computes on f32 copies. For
+ * mixed precision of a whole program use dt_program_desc.precision. */
 DT_API dt_tensor dt_cast(dt_tensor x, dt_dtype dtype);
 /* Copies x into contiguous memory of its own. */
 DT_API dt_tensor dt_copy(dt_tensor x);

@@ -34,19 +34,11 @@ static void dti_cast_graph(dt_graph *graph, uint32_t *now, dt_tensor *in) {
     }
 }
 
-static dt_result dti_cast_refuse(const dti_code *code) {
-    return dti_code_fail(code, DT_ERROR_UNSUPPORTED,
-                         ".precision is DT_PRECISION_BF16, and this device computes only on f32 "
-                         "and i32; use DT_PRECISION_F32, or the device \"cpu\"");
-}
-
 static dt_result dti_pass_cast(dti_lowering *w) {
     dti_code *code = w->code;
     dt_graph *graph = code->work;
     if (code->desc.precision == DT_PRECISION_F32)
         return DT_OK;
-    if (code->limits.workgroups)
-        return dti_cast_refuse(code);
     dt_tensor *in = dti_alloc_array(graph->base, (size_t)graph->input_count + 1, sizeof *in);
     code->stands = dti_alloc_array(graph->base, graph->count, sizeof *code->stands);
     graph->autocast = DT_BF16;

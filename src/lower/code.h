@@ -198,11 +198,8 @@ typedef struct dti_code_desc {
 static dt_result dti_graph_replay(const dt_graph *g, const dt_program_desc *desc, dt_graph **out);
 
 /* ---- types.c */
-/* Whether a launch can have 16-bit floats in a binding on a device of such limits. It computes on f32
- * and rounds once. */
-static bool dti_launch_takes_half(const dti_launch *launch, int binding, const dti_limits *limits);
 /* The first launch that has them where it cannot; NULL: there is none. */
-static const dti_launch *dti_types_misfit(const dti_listing *list, const dti_limits *limits);
+static const dti_launch *dti_types_misfit(const dti_listing *list, bool workgroups);
 
 /* A code within the description's memory_bytes, if it has any. Errors, with *out NULL: as
  * dt_program_create. */

@@ -181,7 +181,11 @@ static void dti_labels_free(const dti_code *code);
 static dt_result dti_pass_cast(dti_lowering *w); /* mixed precision, where it is asked for */
 
 /* ---- types.c */
+static void dti_types_set(dti_listing *list);     /* of all launches' bindings */
 static dt_result dti_pass_types(dti_lowering *w); /* of launches; UNSUPPORTED: no kernel for one */
+
+/* ---- widen.c */
+static dt_result dti_pass_widen(dti_lowering *w); /* f32 copies for launches that need them */
 
 /* ---- plan.c */
 static inline uint64_t dti_aligned(uint64_t bytes) {

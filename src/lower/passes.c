@@ -18,6 +18,7 @@ static const dti_lower_pass dti_passes[] = {
     {"weigh segment", dti_pass_weigh_segment},
     {"fuse", dti_pass_fuse},
     {"emit", dti_pass_emit}, /* cut as it goes */
+    {"widen", dti_pass_widen},
     {"units", dti_pass_units},
     {"commit", dti_pass_commit},
     {"segments", dti_pass_segments},

@@ -1,18 +1,11 @@
-/* The types that launches work on: each learns its operands', and one whose kernel does not take them
- * on the device is refused. */
+/* The types that launches work on: each learns its operands'. One whose kernel does not take them on
+ * the device is refused. */
 
-static bool dti_launch_takes_half(const dti_launch *l, int binding, const dti_limits *limits) {
-    const dti_kernel_info *kernel = dti_kernel_info_of(l->kernel);
-    if (!limits->workgroups)
-        return kernel->halves;
-    return kernel->grid_halves && kernel->grid_halves(l, binding);
-}
-
-static const dti_launch *dti_types_misfit(const dti_listing *list, const dti_limits *limits) {
+static const dti_launch *dti_types_misfit(const dti_listing *list, bool workgroups) {
     for (uint32_t i = 0; i < list->launch_count; i++) {
         const dti_launch *l = &list->launches[i];
         for (int b = 0; b < dti_kernel_info_of(l->kernel)->bindings; b++)
-            if (dti_is_half(l->dtype[b]) && !dti_launch_takes_half(l, b, limits))
+            if (dti_is_half(l->dtype[b]) && !dti_launch_takes_half(l, b, workgroups))
                 return l;
     }
     return NULL;
@@ -32,12 +25,15 @@ static dt_result dti_types_refuse(const dti_code *code, const dti_launch *l) {
                          dti_dtype_name(l->dtype[half]));
 }
 
-static dt_result dti_pass_types(dti_lowering *w) {
-    const dti_code *code = w->code;
-    const dti_listing *list = &code->list;
+static void dti_types_set(dti_listing *list) {
     for (uint32_t i = 0; i < list->launch_count; i++)
         for (int b = 0; b < DTI_BINDINGS_MAX; b++)
             list->launches[i].dtype[b] = list->values[list->launches[i].value[b]].dtype;
-    const dti_launch *misfit = dti_types_misfit(list, &code->limits);
+}
+
+static dt_result dti_pass_types(dti_lowering *w) {
+    dti_code *code = w->code;
+    dti_types_set(&code->list);
+    const dti_launch *misfit = dti_types_misfit(&code->list, code->limits.workgroups);
     return misfit ? dti_types_refuse(code, misfit) : DT_OK;
 }

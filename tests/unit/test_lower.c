@@ -336,14 +336,26 @@ TEST(mixed_precision_casts_by_the_precision_of_the_rows_and_each_value_once) {
     lower_close(&c);
 }
 
-TEST(mixed_precision_on_a_device_without_16_bits_is_refused) {
+TEST(launches_that_take_no_16_bits_work_on_copies_in_f32) {
     lower_case c;
     REQUIRE(lower_open(&c, 4));
     c.program.precision = DT_PRECISION_BF16;
     c.desc.limits.workgroups = true;
-    REQUIRE(lower_begin(&c));
-    CHECK(dti_lowering_run(&c.w, &c.next, NULL) == DT_ERROR_UNSUPPORTED);
-    CHECK_CONTAINS(dt_ctx_error(c.ctx),
-                   ".precision is DT_PRECISION_BF16, and this device computes only on f32 and i32");
+    REQUIRE(lower_begin(&c) && lower_to(&c, "emit"));
+    dti_code *code = c.w.code;
+    const uint32_t before = code->list.launch_count;
+    dti_types_set(&code->list);
+    CHECK(dti_types_misfit(&code->list, true));
+    REQUIRE(lower_to(&c, "widen"));
+    dti_types_set(&code->list);
+    CHECK(!dti_types_misfit(&code->list, true));
+    CHECK(code->list.launch_count > before);
+    uint32_t end = c.w.weigh_launches;
+    for (uint32_t s = 0; s < code->segment_count; s++) {
+        CHECK(code->segments[s].first == end);
+        end += code->segments[s].count;
+    }
+    CHECK(end == code->list.launch_count && end == code->list.ended);
+    CHECK(lower_to(&c, NULL));
     lower_close(&c);
 }

@@ -1,10 +1,11 @@
-/* Floats of 16 bits on Vulkan, two in a word, on every device against the CPU. Included by main.c. */
+/* Floats of 16 bits on Vulkan, two in a word, on every device against the CPU. Included by
+ * main.c. */
 #ifndef DT_NO_VULKAN
 
 enum { HALVES_WORDS = 700 };
 
-/* Bits of floats of every kind, by turns: of any exponent, near what 16 bits still tell apart, denormals
- * of each type, infinities, NaN. `type` says how they are stored. */
+/* Bits of floats of every kind, by turns: of any exponent, near what 16 bits still tell apart,
+ * denormals of each type, infinities, NaN. `type` says how they are stored. */
 static uint32_t halves_word(uint32_t i, dt_dtype type, uint32_t seed) {
     static const uint32_t odd[] = {0,          0x80000000, 0x7f800000, 0xff800000, 0x7fc00000,
                                    0xffc12345, 0x7f800001, 0x7f7fffff, 0x477fefff, 0x477ff000,
@@ -79,8 +80,8 @@ static void halves_compare(vulkan_rig *rig, const dti_launch *l, double ulps) {
 
 static const dt_dtype halves_types[3] = {DT_F32, DT_BF16, DT_F16};
 
-/* Shape, strides and offsets of a walk: flat ones, whole fours or not, from odd places; columns of a
- * matrix; a matrix turned round; one element repeated. */
+/* Shape, strides and offsets of a walk: flat ones, whole fours or not, from odd places; columns of
+ * a matrix; a matrix turned round; one element repeated. */
 static const dti_args_map1 halves_walks[] = {
     {64, {1, 1, 1, 1, 1, 64}, {0, 0, 0, 0, 0, 1}, {0, 0, 0, 0, 0, 1}, 0, 0, 3.14159f, 0, {0}},
     {61, {1, 1, 1, 1, 1, 61}, {0, 0, 0, 0, 0, 1}, {0, 0, 0, 0, 0, 1}, 4, 8, -0.1f, 0, {0}},

@@ -230,6 +230,14 @@ static inline bool dti_launch_is_half(const dti_launch *launch) {
 static inline bool dti_launch_any_half(const dti_launch *launch, int binding) {
     return true;
 }
+/* Whether a launch can have 16-bit floats in a binding, on a device that runs workgroups or not. It
+ * computes on f32 and rounds once. */
+static inline bool dti_launch_takes_half(const dti_launch *launch, int binding, bool workgroups) {
+    const dti_kernel_info *kernel = dti_kernel_info_of(launch->kernel);
+    if (!workgroups)
+        return kernel->halves;
+    return kernel->grid_halves && kernel->grid_halves(launch, binding);
+}
 /* .moves of kernels that only move words. */
 static inline bool dti_launch_only_moves(const dti_launch *launch) {
     return true;

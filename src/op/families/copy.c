@@ -45,6 +45,12 @@ static bool dti_cast_readers_take(const dti_emit *e) {
 static bool dti_cast_writers_take(const dti_emit *e, const dti_view *x) {
     const uint32_t id = dti_input_id(e->graph, e->node, 0);
     const dti_value *v = &e->list->values[x->value];
+    for (uint32_t k = 0; k < e->list->launch_count; k++) {
+        const dti_launch *l = &e->list->launches[k];
+        const int out = dti_launch_output(l);
+        if (l->value[out] == x->value && !dti_launch_takes_half(l, out, e->workgroups))
+            return false;
+    }
     return e->own[id].uses == 1 && v->kind == DTI_VALUE_TRANSIENT && v->part_of == x->value &&
            !v->has_parts && dti_view_is_dense(x) &&
            v->bytes == dti_bytes(DT_F32, (uint64_t)dti_view_elements(x)) &&

@@ -106,8 +106,8 @@ static dt_result dti_vk_check_launch(const dti_vk_build *b, uint32_t number) {
     return DT_OK;
 }
 
-/* An empty operand is bound too: to bytes that exist, which its kernel does not touch. And of one of
- * 16 bits the last word as a whole. */
+/* An empty operand is bound too: to bytes that exist, which its kernel does not touch. Of one of 16
+ * bits the last word is bound as a whole. */
 static dti_vk_key dti_vk_key_of(const dti_vk_build *b, const uint32_t value[DTI_BINDINGS_MAX]) {
     dti_vk_key key;
     memset(&key, 0, sizeof key); /* the padding too: keys are compared as bytes */
