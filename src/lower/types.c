@@ -1,5 +1,5 @@
-/* The types that launches work on: each learns its operands'. One whose kernel does not take them on
- * the device is refused. */
+/* The types that launches work on: each learns its operands'. One whose kernel does not take them
+ * on the device is refused. */
 
 static const dti_launch *dti_types_misfit(const dti_listing *list, bool workgroups) {
     for (uint32_t i = 0; i < list->launch_count; i++) {
