@@ -81,6 +81,7 @@ static bool harness_fails(unsigned rank, unsigned device, unsigned action) {
 #include "ops/test_kernel.c"
 #include "ops/test_unary.c"
 #include "ops/test_conv_kernel.c"
+#include "ops/test_pairs.c"
 #include "ops/test_norm_kernel.c"
 #include "data/test_data.c"
 #include "data/test_loader.c"

@@ -356,6 +356,8 @@ static void dti_parallel_for(dti_pool *pool, int64_t count, int64_t grain, dti_r
 /* Sets the library's modes: round to nearest, denormals kept, no traps. Returns the modes and flags
  * of before. The outermost public call does it (enter.c), and each thread of the library. */
 static dti_fp_modes dti_fp_enter(void);
+/* The same, but that denormals are zero, as operands and as results. */
+static dti_fp_modes dti_fp_flush(void);
 static void dti_fp_leave(dti_fp_modes saved);
 
 /* ---- rng.c: Philox4x32-10 (Salmon et al., SC'11): counter-based, the same on every backend. */

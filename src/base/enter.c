@@ -30,6 +30,18 @@ static dti_fp_modes dti_fp_enter(void) {
 #endif
 }
 
+static dti_fp_modes dti_fp_flush(void) {
+    const dti_fp_modes saved = dti_fp_enter();
+#if defined __SSE__
+    unsigned flush = 0x9FC0;
+    __asm__ volatile("ldmxcsr %0" : : "m"(flush) : "memory");
+#elif defined __aarch64__
+    uint64_t flush = 1 << 24;
+    __asm__ volatile("msr fpcr, %0" : : "r"(flush) : "memory");
+#endif
+    return saved;
+}
+
 static void dti_fp_leave(dti_fp_modes saved) {
 #if defined __SSE__
     __asm__ volatile("ldmxcsr %0" : : "m"(saved) : "memory");

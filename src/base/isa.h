@@ -4,6 +4,8 @@
 #define DTI_ISA_PORTABLE 0
 #define DTI_ISA_AVX2 1   /* with FMA */
 #define DTI_ISA_AVX512 2 /* F, BW, DQ, VL */
+#define DTI_ISA_AVX512_BF16 3
+#define DTI_ISA_BEST DTI_ISA_AVX512_BF16
 
 #if defined __x86_64__ && !defined DTI_NO_SIMD
 #define DTI_X86 1
@@ -14,6 +16,11 @@
 #define DTI_X86_AVX512 1
 #else
 #define DTI_X86_AVX512 0
+#endif
+#if DTI_X86_AVX512 && (defined __clang__ || __GNUC__ >= 10)
+#define DTI_X86_AVX512_BF16 1
+#else
+#define DTI_X86_AVX512_BF16 0
 #endif
 
 #define DTI_CAT_(a, b) a##b
@@ -35,8 +42,13 @@ static int dti_isa_select(int isa_max) {
     __builtin_cpu_init();
     if (DTI_X86_AVX512 && isa_max >= DTI_ISA_AVX512 && __builtin_cpu_supports("avx512f") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl"))
+        __builtin_cpu_supports("avx512vl")) {
+#if DTI_X86_AVX512_BF16
+        if (isa_max >= DTI_ISA_AVX512_BF16 && __builtin_cpu_supports("avx512bf16"))
+            return DTI_ISA_AVX512_BF16;
+#endif
         return DTI_ISA_AVX512;
+    }
     if (isa_max >= DTI_ISA_AVX2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         return DTI_ISA_AVX2;
 #endif

@@ -47,7 +47,8 @@ static int64_t dti_gemm_tiles(const dti_gemm *g, int threads) {
 /* What the kernel needs, before the sums in double. */
 static int64_t dti_gemm_packed(int64_t m, int64_t n, int64_t k) {
     k = DTI_MIN(k, DTI_GEMM_KC);
-    return k * DTI_MIN((DTI_MAX(m, n) + 31) / 32 * 32, dti_gemm_columns(k)) + DTI_GEMM_PACKED_A;
+    return k * DTI_MIN((DTI_MAX(m, n) + 31) / 32 * 32, dti_gemm_columns(k)) +
+           DTI_GEMM_PACKED_A(DTI_GEMM_KC);
 }
 
 static size_t dti_gemm_scratch_bytes(const dti_gemm *g) {
@@ -74,24 +75,31 @@ static dti_wide dti_gemm_wide(const dti_gemm_block *g, double *sums) {
     return (dti_wide){sums, g->c, g->m, g->n, g->c_row, g->c_col};
 }
 
+static dti_gemm_block_fn *dti_gemm_kernel(const struct dti_isa_kernels *kernels, bool pairs) {
+    return pairs ? kernels->gemm_pairs : kernels->gemm_block;
+}
+
 /* k of several spans, which are added in double; to what that gives the last chunk is added. */
 static void dti_gemm_spans(const struct dti_isa_kernels *kernels, const dti_gemm_block *g,
                            float *scratch, double *sums) {
-    const int64_t last = (g->k - 1) / DTI_GEMM_KC * DTI_GEMM_KC;
+    const int64_t chunk = g->pairs ? DTI_GEMM_PAIR_CHUNK : DTI_GEMM_KC;
+    const int64_t last = (g->k - 1) / chunk * chunk;
+    dti_gemm_block_fn *const kernel = dti_gemm_kernel(kernels, g->pairs);
     dti_gemm_block span = *g;
     span.bias = span.mask = NULL, span.add = span.relu = false;
     if (g->add)
         dti_wide_add(dti_gemm_wide(g, sums), true);
     for (int64_t k = 0; k < last; k += span.k) {
         span.k = DTI_MIN(last - k, DTI_GEMM_SPAN);
-        span.a = g->a + k * g->a_col, span.b = g->b + k * g->b_row;
-        kernels->gemm_block(&span, scratch);
+        span.a = dti_gemm_at(g, g->a, k * g->a_col), span.b = dti_gemm_at(g, g->b, k * g->b_row);
+        kernel(&span, scratch);
         dti_wide_add(dti_gemm_wide(g, sums), k == 0 && !g->add);
     }
     dti_wide_take(dti_gemm_wide(g, sums));
     span = *g;
-    span.k -= last, span.a += last * g->a_col, span.b += last * g->b_row, span.add = true;
-    kernels->gemm_block(&span, scratch);
+    span.k -= last, span.add = true;
+    span.a = dti_gemm_at(g, g->a, last * g->a_col), span.b = dti_gemm_at(g, g->b, last * g->b_row);
+    kernel(&span, scratch);
 }
 
 static void dti_gemm_long(const struct dti_isa_kernels *kernels, const dti_gemm_block *g,
@@ -100,7 +108,7 @@ static void dti_gemm_long(const struct dti_isa_kernels *kernels, const dti_gemm_
         for (int64_t i = 0; i < g->m; i += DTI_GEMM_WIDE_ROWS) {
             dti_gemm_block part = dti_gemm_columns_of(g, j, DTI_MIN(g->n, j + DTI_GEMM_WIDE_COLS));
             part.m = DTI_MIN(g->m - i, DTI_GEMM_WIDE_ROWS);
-            part.a += i * g->a_row;
+            part.a = dti_gemm_at(g, g->a, i * g->a_row);
             part.c += i * g->c_row;
             if (g->mask)
                 part.mask += i * g->c_row;

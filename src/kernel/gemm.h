@@ -3,9 +3,15 @@
  * B, bias or mask. Sum-order class "chunked-k": k is cut into chunks of DTI_GEMM_KC; each is summed
  * serially by FMA from zero; the chunks are added in order, to C if `accumulate`, else to the
  * first. Spans of DTI_GEMM_SPAN are added in double, so that the error does not grow with k. So the
- * bits depend on the operands only: not on the set, the tiles or the threads. */
+ * bits depend on the operands only: not on the set, the tiles or the threads.
+ *
+ * Class "pairs", of two operands in bf16: chunks have DTI_GEMM_PAIR_CHUNK elements, and a chunk is
+ * one chain of FMAs in which element 2i + 1 comes before element 2i. The last pair of an odd k is
+ * filled up with a zero. Denormals are zero in the sums. That is what VDPBF16PS does; other sets do
+ * it by FMAs. Chunks and spans are added as above, then bias and epilogue in IEEE's modes. */
 
 #define DTI_GEMM_KC 256 /* 256 to 512 measured alike; the shortest asks least of L1 and L2 */
+#define DTI_GEMM_PAIR_CHUNK (2 * DTI_GEMM_KC) /* as many 32-bit words: all else is the floats' */
 #define DTI_GEMM_SPAN (16 * DTI_GEMM_KC) /* then doubles are read and written: 1 % of the time */
 #define DTI_GEMM_WIDE_ROWS 1024          /* of C, whose sums are in double */
 #define DTI_GEMM_WIDE_COLS 512
@@ -48,24 +54,36 @@ struct dti_isa_kernels;
 static void dti_gemm_run(const struct dti_isa_kernels *kernels, const dti_gemm *g, int threads,
                          int64_t tile_begin, int64_t tile_end, void *scratch);
 
-/* What one worker needs where there is a `half`. */
-static size_t dti_gemm_half_scratch_bytes(void);
+/* What one worker needs where there is a `half`; a function of m, n, k only. */
+static size_t dti_gemm_half_scratch_bytes(const dti_gemm *g);
+
+/* For gemm_body.h: sums that go to C by way of memory that stays in L2. finish() gets those of rows
+ * [i, i + rows) and columns [j, j + cols) of the block, complete; they are its own to change. */
+typedef struct dti_gemm_strip {
+    float *sums; /* DTI_GEMM_STRIP_ROWS x DTI_GEMM_STRIP_ROW */
+    void (*finish)(struct dti_gemm_strip *strip, int64_t i, int64_t rows, int64_t j, int64_t cols);
+} dti_gemm_strip;
 
 /* For gemm_body.h: a rectangle of C with its operands; bias may run along rows or columns. */
 typedef struct dti_gemm_block {
     int64_t m, n, k;
-    const float *a, *b, *bias, *mask;
+    const void *a, *b; /* floats; with `pairs` bf16 */
+    const float *bias, *mask;
     float *c;
     int64_t a_row, a_col, b_row, b_col, c_row, c_col, bias_row, bias_col;
-    bool add, relu;
+    bool add, relu, pairs;
+    int64_t chunk;         /* 0 = DTI_GEMM_KC; floats only */
+    dti_gemm_strip *strip; /* NULL = sums go to c */
 } dti_gemm_block;
 typedef void dti_gemm_block_fn(const dti_gemm_block *block, float *scratch);
 
 /* How a block is walked: decided once, from its shape. */
 typedef struct dti_gemm_plan {
-    int64_t columns; /* in a chunk */
-    int mr, rows;    /* of a panel: the most; the first `more` panels have one more than `rows` */
+    int64_t columns;             /* in a chunk */
+    int64_t words, chunk, depth; /* of k; of those in a chunk; of those whose B is packed at once */
+    int mr, rows; /* of a panel: the most; the first `more` panels have one more than `rows` */
     int64_t panels, more;
+    int group; /* panels that are computed one after the other, chunk by chunk */
     bool pack_a, pack_b;
 } dti_gemm_plan;
 
@@ -74,12 +92,14 @@ typedef struct dti_gemm_cols {
     int panels, vecs, more;
 } dti_gemm_cols;
 
-/* One chunk of k with the columns that are packed together. */
+/* One chunk of k, in words, with the columns that are packed together. */
 typedef struct dti_gemm_chunk {
     int64_t k0, kc, j0, nc;
+    float *c; /* the sums of row i0 and column j0 */
+    int64_t i0, c_row, c_col;
     dti_gemm_cols cols;
     const float *packed_b; /* all columns, or only an edge that is not whole vectors */
-    bool pack_b;
+    bool pack_b, last;     /* of k */
 } dti_gemm_chunk;
 
 /* One tile of C on its way out of the registers: to C itself where its rows are contiguous and
@@ -101,9 +121,12 @@ typedef void dti_gemm_tile_fn(int64_t k, const float *a, int64_t a_row, int64_t 
 /* ---- What gemm.c and every set of gemm_body.h cut by. */
 #define DTI_GEMM_PACKED_B (512 * DTI_GEMM_KC) /* floats of B packed at once: they lie in L2 */
 /* Panels of A packed together have 96 rows, see pack_a; +16: whole vectors. */
-#define DTI_GEMM_GROUP(mr) (96 / (mr))
-#define DTI_GEMM_PANEL_A(mr) ((mr)*DTI_GEMM_KC + 16)
-#define DTI_GEMM_PACKED_A (16 * DTI_GEMM_PANEL_A(6))
+#define DTI_GEMM_GROUP(mr) (DTI_GEMM_STRIP_ROWS / (mr))
+#define DTI_GEMM_PANEL_A(mr, chunk) ((mr) * (chunk) + 16)
+#define DTI_GEMM_PACKED_A(chunk) (16 * DTI_GEMM_PANEL_A(6, chunk))
+#define DTI_GEMM_STRIP_ROWS 96
+#define DTI_GEMM_STRIP_COLS 512
+#define DTI_GEMM_STRIP_ROW (DTI_GEMM_STRIP_COLS + 16) /* rows begin in different sets of L1 */
 #define DTI_GEMM_AHEAD 8 /* columns of A that are fetched before they are packed */
 
 /* Columns of B packed at once, whole vectors of any set. */
@@ -111,11 +134,16 @@ static int64_t dti_gemm_columns(int64_t k) {
     return DTI_GEMM_PACKED_B / DTI_MIN(DTI_MAX(k, 64), DTI_GEMM_KC) / 64 * 64;
 }
 
+/* Element i of an operand of the block. */
+static const void *dti_gemm_at(const dti_gemm_block *g, const void *operand, int64_t i) {
+    return (const char *)operand + i * (int64_t)(g->pairs ? sizeof(uint16_t) : sizeof(float));
+}
+
 /* Columns [begin, end). */
 static dti_gemm_block dti_gemm_columns_of(const dti_gemm_block *g, int64_t begin, int64_t end) {
     dti_gemm_block part = *g;
     part.n = end - begin;
-    part.b += begin * g->b_col;
+    part.b = dti_gemm_at(g, g->b, begin * g->b_col);
     part.c += begin * g->c_col;
     if (g->bias)
         part.bias += begin * g->bias_col;

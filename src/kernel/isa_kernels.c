@@ -74,8 +74,8 @@
 #define DTI_ROW_FUNCTION(feature, kind, type, name)                                                \
     .name = DTI_HAS_##feature ? DTI_##kind(name) : NULL,
 /* more: rows that replace others. */
-#define DTI_KERNEL_TABLE(isa_, fma_, name_, more)                                                  \
-    static const dti_isa_kernels DTI_ISA(dti_isa_kernels) = {                                      \
+#define DTI_KERNEL_TABLE(table, isa_, fma_, name_, more)                                           \
+    static const dti_isa_kernels table = {                                                         \
         .isa = isa_,                                                                               \
         .fma = fma_,                                                                               \
         .name = name_,                                                                             \
@@ -97,9 +97,9 @@
 #define DTI_LANES 4
 #include "isa_set_body.h"
 #ifdef __aarch64__
-DTI_KERNEL_TABLE(DTI_ISA_PORTABLE, DTI_PORTABLE_FMA, "neon", )
+DTI_KERNEL_TABLE(dti_isa_kernels_portable, DTI_ISA_PORTABLE, DTI_PORTABLE_FMA, "neon", )
 #else
-DTI_KERNEL_TABLE(DTI_ISA_PORTABLE, DTI_PORTABLE_FMA, "portable", )
+DTI_KERNEL_TABLE(dti_isa_kernels_portable, DTI_ISA_PORTABLE, DTI_PORTABLE_FMA, "portable", )
 #endif
 #undef DTI_ISA
 #undef DTI_LANES
@@ -113,7 +113,7 @@ DTI_KERNEL_TABLE(DTI_ISA_PORTABLE, DTI_PORTABLE_FMA, "portable", )
 DTI_TARGET("avx2,fma")
 #include "isa_set_body.h"
 DTI_TARGET_END
-DTI_KERNEL_TABLE(DTI_ISA_AVX2, true, "avx2", )
+DTI_KERNEL_TABLE(dti_isa_kernels_avx2, DTI_ISA_AVX2, true, "avx2", )
 #undef DTI_ISA
 #undef DTI_LANES
 #endif
@@ -124,15 +124,30 @@ DTI_KERNEL_TABLE(DTI_ISA_AVX2, true, "avx2", )
 DTI_TARGET("avx512f,avx512bw,avx512dq,avx512vl,fma")
 #include "isa_set_body.h"
 DTI_TARGET_END
+#if DTI_X86_AVX512_BF16
+DTI_TARGET("avx512f,avx512bw,avx512dq,avx512vl,fma,avx512bf16")
+#define DTI_GEMM_PAIRS 1
+#include "gemm_walk_body.h"
+#undef DTI_GEMM_PAIRS
+DTI_TARGET_END
+#endif
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Woverride-init"
-DTI_KERNEL_TABLE(DTI_ISA_AVX512, true, "avx512", DTI_AVX512_ROWS)
+DTI_KERNEL_TABLE(dti_isa_kernels_avx512, DTI_ISA_AVX512, true, "avx512", DTI_AVX512_ROWS)
+#if DTI_X86_AVX512_BF16 /* all but one as AVX-512 */
+DTI_KERNEL_TABLE(dti_isa_kernels_avx512_bf16, DTI_ISA_AVX512_BF16, true, "avx512_bf16",
+                 DTI_AVX512_ROWS.gemm_pairs = DTI_N(pairs_block))
+#endif
 #pragma GCC diagnostic pop
 #undef DTI_ISA
 #undef DTI_LANES
 #endif
 
 static const dti_isa_kernels *dti_isa_kernels_x86(int isa) {
+#if DTI_X86_AVX512_BF16
+    if (isa == DTI_ISA_AVX512_BF16)
+        return &dti_isa_kernels_avx512_bf16;
+#endif
 #if DTI_X86_AVX512
     if (isa == DTI_ISA_AVX512)
         return &dti_isa_kernels_avx512;

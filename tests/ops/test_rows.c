@@ -699,8 +699,8 @@ static void rows_check_sums(rows_way way) {
 
 /* ---- ways */
 
-static const rows_way rows_cpu = {"cpu", .threads = 1, .isa = DTI_ISA_AVX512};
-static const rows_way rows_cpu2 = {"cpu", .threads = 2, .isa = DTI_ISA_AVX512, .brief = true};
+static const rows_way rows_cpu = {"cpu", .threads = 1, .isa = DTI_ISA_BEST};
+static const rows_way rows_cpu2 = {"cpu", .threads = 2, .isa = DTI_ISA_BEST, .brief = true};
 static const rows_way rows_avx2 = {"cpu", .threads = 3, .isa = DTI_ISA_AVX2, .brief = true};
 static const rows_way rows_plain = {"cpu", .no_fast = true, .threads = 1, .brief = true};
 static const rows_way rows_plain2 = {"cpu", .no_fast = true, .threads = 2, .brief = true};

@@ -348,7 +348,7 @@ static const dti_isa_kernels *dti_cpu_kernels(const dti_device *device) {
 }
 
 static int dti_cpu_isa_of(const dt_ctx_desc *desc) {
-    return desc->no_fast ? DTI_ISA_PORTABLE : DTI_ISA_AVX512;
+    return desc->no_fast ? DTI_ISA_PORTABLE : DTI_ISA_BEST;
 }
 
 static dt_result dti_cpu_driver_list(dti_base *base, const dt_ctx_desc *desc, void **instance,

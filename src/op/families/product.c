@@ -382,10 +382,9 @@ static int64_t dti_cpu_grain_gemm(const dti_cpu_task *task) {
 }
 
 static size_t dti_cpu_scratch_gemm(const dti_launch *launch, int threads) {
-    if (dti_launch_is_half(launch))
-        return dti_gemm_half_scratch_bytes();
     dti_gemm g = dti_gemm_of_args(launch);
-    return dti_gemm_scratch_bytes(&g);
+    return dti_launch_is_half(launch) ? dti_gemm_half_scratch_bytes(&g)
+                                      : dti_gemm_scratch_bytes(&g);
 }
 
 /* ---- Rows of the tables; the kernel's is in product_grid.c */

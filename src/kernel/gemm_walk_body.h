@@ -1,0 +1,382 @@
+/* The product of one instruction set for one kind of word: a float, or (DTI_GEMM_PAIRS) two numbers
+ * in bf16 that follow each other in k. Both have the same tiles, packing and loops. */
+
+#ifdef DTI_GEMM_PAIRS
+#define DTI_G(name) DTI_N(pairs_##name)
+#define DTI_GEMM_ELEMENT uint16_t
+#else
+#define DTI_G(name) DTI_N(gemm_##name)
+#define DTI_GEMM_ELEMENT float
+#endif
+#define DTI_GEMM_SIZE ((int64_t)sizeof(DTI_GEMM_ELEMENT))
+
+/* The most rows of a tile of 1, 2... vectors. */
+static const int8_t DTI_G(rows_most)[DTI_GEMM_VECS] = {
+#ifdef DTI_GEMM_PAIRS /* as fast as others, and a third of the code */
+    6, 6, 6, 6
+#elif DTI_GEMM_WIDE
+    12, 12, 8, 6
+#else
+    6, 6
+#endif
+};
+
+DTI_INLINE DTI_NF DTI_G(fma)(DTI_NF x, DTI_NF y, DTI_NF sum) {
+#ifdef DTI_GEMM_PAIRS
+    sum = (DTI_NF)_mm512_dpbf16_ps((__m512)sum, (__m512bh)(__m512i)x, (__m512bh)(__m512i)y);
+    DTI_HIDE(sum);
+    return sum;
+#else
+    return DTI_N(fma)(x, y, sum);
+#endif
+}
+
+/* sums = A's rows times B's columns over k words. */
+DTI_INLINE void DTI_G(tile)(const int rows, const int vecs, int64_t k, const float *a,
+                            int64_t a_row, int64_t a_col, const float *b, int64_t b_row,
+                            const dti_gemm_out *out) {
+    DTI_NF sums[DTI_GEMM_MR][DTI_GEMM_VECS];
+    const float *mid = a + 6 * a_row, *c = out->c;
+    DTI_UNROLL(12)
+    for (int i = 0; i < rows; i++) {
+        DTI_UNROLL(4)
+        for (int v = 0; v < vecs; v++) {
+            sums[i][v] = DTI_N(set1)(0);
+            DTI_KEEP(sums[i][v]);
+        }
+        __builtin_prefetch(c, 1);
+        c += out->c_row;
+        DTI_HIDE_POINTER(c);
+    }
+    for (int64_t p = 0; p < k; p++, a += a_col, mid += a_col, b += b_row) {
+        DTI_NF y[DTI_GEMM_VECS];
+        DTI_UNROLL(4)
+        for (int v = 0; v < vecs; v++)
+            y[v] = DTI_N(load)(b + v * DTI_LANES);
+        DTI_UNROLL(12)
+        for (int i = 0; i < rows; i++) {
+            DTI_GEMM_IN_ORDER;
+            DTI_NF x = DTI_N(set1)(i < 6 ? a[i * a_row] : mid[(i - 6) * a_row]);
+            DTI_UNROLL(4)
+            for (int v = 0; v < vecs; v++)
+                sums[i][v] = DTI_G(fma)(x, y[v], sums[i][v]);
+        }
+    }
+    DTI_N(gemm_store)(rows, vecs, out, sums);
+}
+
+/* clang-format off */
+#undef DTI_GEMM_LIST
+#define DTI_GEMM_TO_6(X, vecs) X(1, vecs) X(2, vecs) X(3, vecs) X(4, vecs) X(5, vecs) X(6, vecs)
+#define DTI_GEMM_TO_8(X, vecs) DTI_GEMM_TO_6(X, vecs) X(7, vecs) X(8, vecs)
+#define DTI_GEMM_TO_12(X, v) DTI_GEMM_TO_8(X, v) X(9, v) X(10, v) X(11, v) X(12, v)
+#ifdef DTI_GEMM_PAIRS
+#define DTI_GEMM_LIST(X)                                                                           \
+    DTI_GEMM_TO_6(X, 1) DTI_GEMM_TO_6(X, 2) DTI_GEMM_TO_6(X, 3) DTI_GEMM_TO_6(X, 4)
+#elif DTI_GEMM_WIDE
+#define DTI_GEMM_LIST(X)                                                                           \
+    DTI_GEMM_TO_12(X, 1) DTI_GEMM_TO_12(X, 2) DTI_GEMM_TO_8(X, 3) DTI_GEMM_TO_6(X, 4)
+#else
+#define DTI_GEMM_LIST(X) DTI_GEMM_TO_6(X, 1) DTI_GEMM_TO_6(X, 2)
+#endif
+/* clang-format on */
+#define DTI_GEMM_TILE(rows, vecs)                                                                  \
+    static void DTI_G(rows##_##vecs)(int64_t k, const float *a, int64_t a_row, int64_t a_col,      \
+                                     const float *b, int64_t b_row, const dti_gemm_out *out) {     \
+        DTI_G(tile)(rows, vecs, k, a, a_row, a_col, b, b_row, out);                                \
+    }
+#define DTI_GEMM_ENTRY(rows, vecs) [rows - 1][vecs - 1] = DTI_G(rows##_##vecs),
+DTI_GEMM_LIST(DTI_GEMM_TILE)
+static dti_gemm_tile_fn *const DTI_G(tiles)[DTI_GEMM_MR][DTI_GEMM_VECS] = {
+    DTI_GEMM_LIST(DTI_GEMM_ENTRY)};
+
+/* Lines of an operand that lie beside each other, and k: words are made of them. */
+typedef struct DTI_G(lines) {
+    const DTI_GEMM_ELEMENT *at; /* of line 0 and k 0 */
+    int64_t line, step, k;      /* strides of lines and of k; elements of k */
+} DTI_G(lines);
+
+/* Word p of a line. */
+DTI_INLINE float DTI_G(word)(const DTI_G(lines) * l, int64_t line, int64_t p) {
+    const DTI_GEMM_ELEMENT *at = l->at + line * l->line;
+#ifdef DTI_GEMM_PAIRS
+    const uint32_t odd = 2 * p + 1 < l->k ? at[(2 * p + 1) * l->step] : 0;
+    return dti_f32_from_bits(at[2 * p * l->step] | odd << 16);
+#else
+    return at[p * l->step];
+#endif
+}
+
+/* Word p of n lines from `line` on, which are contiguous. */
+DTI_INLINE DTI_NF DTI_G(words)(const DTI_G(lines) * l, int64_t line, int64_t p, int n) {
+#ifdef DTI_GEMM_PAIRS
+    const DTI_GEMM_ELEMENT *at = l->at + line + 2 * p * l->step;
+    const __mmask16 lanes = (__mmask16)((1u << n) - 1u), odd = 2 * p + 1 < l->k ? lanes : 0;
+    const __m256i low = _mm256_maskz_loadu_epi16(lanes, at);
+    const __m256i high = _mm256_maskz_loadu_epi16(odd, at + l->step);
+    return (DTI_NF)_mm512_or_si512(_mm512_cvtepu16_epi32(low),
+                                   _mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16));
+#else
+    const float *at = l->at + line + p * l->step;
+    return n == DTI_LANES ? DTI_N(load)(at) : DTI_N(load_n)(at, n);
+#endif
+}
+
+/* Whether words lie in memory as they are multiplied, but for half of the last one. */
+DTI_INLINE bool DTI_G(ready)(const void *at, int64_t line, int64_t step) {
+    return step == 1 && (DTI_GEMM_SIZE == 4 || !((uintptr_t)at & 3 || line & 1));
+}
+
+/* `lines` <= LANES of them to dst[p * ld + i], zeros behind them: where k is contiguous. */
+static void DTI_G(pack_lines)(float *dst, int64_t ld, const DTI_G(lines) * l, int64_t line,
+                              int lines, int64_t words) {
+    const int64_t whole = DTI_MIN(words, l->k * DTI_GEMM_SIZE / 4);
+    DTI_N(pack_turn)
+    (dst, ld, (const float *)(const void *)(l->at + line * l->line), l->line * DTI_GEMM_SIZE / 4,
+     lines, whole);
+    for (int i = 0; whole < words && i < DTI_LANES; i++)
+        dst[whole * ld + i] = i < lines ? DTI_G(word)(l, line + i, whole) : 0;
+}
+
+/* `panels` of A, the first `more` of them of rows + 1 rows, each to its own dst[p * mr + i]. They
+ * are packed together where A's columns are contiguous: each may lie on a page of its own. */
+static void DTI_G(pack_a)(float *dst, const DTI_G(lines) * a, const dti_gemm_plan *plan, int panels,
+                          int more, int64_t words) {
+    const int64_t size_a = DTI_GEMM_PANEL_A(plan->mr, plan->chunk);
+    const int mr = plan->mr;
+    for (int64_t p = 0; a->line == 1 && p < words; p++) {
+        float *to = dst + p * mr;
+        int64_t row = 0;
+        const DTI_GEMM_ELEMENT *ahead =
+            a->at + (p + DTI_GEMM_AHEAD) * (4 / DTI_GEMM_SIZE) * a->step;
+        for (int e = 0; e < 4 / DTI_GEMM_SIZE; e++, ahead += a->step)
+            for (int i = 0; i < panels * mr; i += 64 / DTI_GEMM_SIZE)
+                __builtin_prefetch(ahead + i); /* the caches' own stops at the page's end */
+        for (int q = 0; q < panels; q++, to += size_a) {
+            int size = plan->rows + (q < more);
+            for (int i = 0; i < size; i += DTI_LANES) /* the next p writes over lanes too many */
+                DTI_N(store)
+            (to + i, DTI_G(words)(a, row + i, p, DTI_MIN(size - i, DTI_LANES)));
+            row += size;
+        }
+    }
+    for (int64_t q = 0, row = 0; a->line != 1 && q < panels; q++, dst += size_a) {
+        int size = plan->rows + (q < more);
+        for (int64_t p = 0; p < words; p++)
+            for (int i = 0; i < size; i++)
+                dst[p * mr + i] = DTI_G(word)(a, row + i, p);
+        row += size;
+    }
+}
+
+/* B's columns [j0, j0 + cols) to dst[p * ld + j], padded with zeros to whole vectors. */
+static void DTI_G(pack_b)(float *dst, int64_t ld, const DTI_G(lines) * b, int64_t j0, int cols,
+                          int64_t words) {
+    const int whole = cols / DTI_LANES * DTI_LANES;
+    const bool ready = DTI_G(ready)(b->at, b->line, b->step);
+    for (int64_t p = 0; b->line == 1 && p < words; p++)
+        for (int j = 0; j < whole; j += DTI_LANES)
+            DTI_N(store)(dst + p * ld + j, DTI_G(words)(b, j0 + j, p, DTI_LANES));
+    for (int j = b->line == 1 ? whole : 0; j < cols; j += DTI_LANES) {
+        int n = DTI_MIN(cols - j, DTI_LANES);
+        if (ready)
+            DTI_G(pack_lines)(dst + j, ld, b, j0 + j, n, words);
+        else if (b->line == 1)
+            for (int64_t p = 0; p < words; p++)
+                DTI_N(store)(dst + p * ld + j, DTI_G(words)(b, j0 + j, p, n));
+        else
+            for (int64_t p = 0; p < words; p++)
+                for (int i = 0; i < DTI_LANES; i++)
+                    dst[p * ld + j + i] = i < n ? DTI_G(word)(b, j0 + j + i, p) : 0;
+    }
+}
+
+/* Lines of A from row i on, and of B, from word k0 of k on. */
+DTI_INLINE DTI_G(lines)
+    DTI_G(lines_of)(const void *at, int64_t line, int64_t step, int64_t i, int64_t k0, int64_t k) {
+    const int64_t skip = k0 * 4 / DTI_GEMM_SIZE;
+    return (DTI_G(lines)){(const DTI_GEMM_ELEMENT *)at + i * line + skip * step, line, step,
+                          k - skip};
+}
+
+/* The columns that are packed together, and how much of k. */
+static void DTI_G(plan_b)(const dti_gemm_block *g, dti_gemm_plan *plan) {
+    plan->words = (g->k * DTI_GEMM_SIZE + 3) / 4;
+    plan->chunk = g->chunk ? g->chunk : DTI_GEMM_KC;
+    plan->depth = g->strip ? DTI_MAX(plan->words, 1) : plan->chunk;
+    plan->columns = g->n;
+    if (g->strip) {
+        const int64_t most = DTI_GEMM_PACKED_B / DTI_MAX(plan->words, DTI_GEMM_KC) / 64 * 64;
+        plan->columns = DTI_MIN(g->n, most);
+    } else if (g->n > DTI_GEMM_PACKED_B / DTI_GEMM_KC) {
+        plan->columns = DTI_MIN(g->n, dti_gemm_columns(plan->words));
+    }
+    if (g->m <= DTI_G(rows_most)[0] && g->b_col != 1) { /* one panel of A: L1 keeps B's buffer */
+        const bool wide = g->m <= DTI_G(rows_most)[DTI_GEMM_VECS - 1];
+        plan->columns = DTI_MIN(g->n, wide ? DTI_GEMM_NR : 2 * DTI_LANES);
+    }
+}
+
+/* Small products feel divisions: in 32 bits, and none that is not needed. */
+static dti_gemm_plan DTI_G(plan)(const dti_gemm_block *g) {
+    dti_gemm_plan plan;
+    DTI_G(plan_b)(g, &plan);
+    const dti_gemm_cols cols = DTI_N(gemm_cols)(plan.columns);
+    plan.mr = DTI_G(rows_most)[cols.vecs - (cols.more == 0)];
+    plan.panels = ((uint32_t)g->m + (uint32_t)plan.mr - 1) / (uint32_t)plan.mr;
+    plan.rows = (int)((uint32_t)g->m / (uint32_t)plan.panels);
+    plan.more = g->m - plan.rows * plan.panels;
+    plan.group = g->strip || g->a_row == 1 ? DTI_GEMM_GROUP(plan.mr) : 1;
+#ifdef DTI_GEMM_PAIRS
+    plan.pack_a = !DTI_G(ready)(g->a, g->a_row, g->a_col) || g->k & 1;
+    plan.pack_b = true;
+#else
+    /* A vector of B that crosses cache lines costs twice, for each panel of A */
+    const bool aligned = (((uintptr_t)g->b | (uintptr_t)g->b_row * 4) & (DTI_LANES * 4 - 1)) == 0;
+    const bool small = aligned && g->k * g->n <= 128 * 128;
+    /* rows that are contiguous in k are read in place: as good as a panel */
+    plan.pack_a = plan.columns > 2 * DTI_GEMM_NR && g->a_col != 1;
+    plan.pack_b = g->b_col != 1 || (plan.panels > 3 && !small);
+#endif
+    return plan;
+}
+
+/* Rows [i0, i0 + rows) times all columns of the chunk. a: word 0 of the chunk. */
+static void DTI_G(rows)(const dti_gemm_block *g, const dti_gemm_chunk *chunk, int64_t i0, int rows,
+                        const float *a, int64_t a_row, int64_t a_col) {
+    const int64_t kc = chunk->kc;
+    dti_gemm_out out = {
+        .c_row = chunk->c_row,
+        .c_col = chunk->c_col,
+        .bias_row = g->bias_row,
+        .bias_col = g->bias_col,
+        .add = g->add || chunk->k0 > 0,
+        .last = chunk->last,
+        .relu = g->relu,
+        .straight = chunk->c_col == 1 && (!g->bias || (g->bias_col == 1 && g->bias_row == 0)),
+        .turned = chunk->c_row == 1 && (!g->bias || (g->bias_row == 1 && g->bias_col == 0))};
+    alignas(64) float tile[DTI_GEMM_TILE_ROWS * DTI_GEMM_NR];
+    const bool bare = out.straight && !(out.last && (g->bias || out.relu || g->mask));
+    for (int64_t q = 0, j = 0; q < chunk->cols.panels; q++, j += out.cols) {
+        const int64_t col = chunk->j0 + j;
+        const int vecs = chunk->cols.vecs + (q < chunk->cols.more);
+        out.cols = (int)DTI_MIN(chunk->nc - j, vecs * DTI_LANES);
+        const bool whole = out.cols == vecs * DTI_LANES, packed = chunk->pack_b || !whole;
+        const float *b = packed ? chunk->packed_b + (chunk->pack_b ? j * kc : 0)
+                                : (const float *)g->b + chunk->k0 * g->b_row + col * g->b_col;
+        out.c = chunk->c + (i0 - chunk->i0) * out.c_row + j * out.c_col;
+        out.bias = g->bias ? g->bias + i0 * g->bias_row + col * g->bias_col : NULL;
+        out.mask = g->mask && out.last ? g->mask + (out.c - g->c) : NULL;
+        const bool plain = bare && (whole || (DTI_LANES > 4 && !out.add));
+        DTI_N(gemm_aim)(&out, plain ? NULL : tile, vecs);
+        DTI_G(tiles)
+        [rows - 1][vecs - 1](kc, a, a_row, a_col, b, packed ? vecs * DTI_LANES : g->b_row, &out);
+        if (!plain)
+            (out.straight             ? DTI_N(gemm_edge)
+             : out.turned && rows > 2 ? DTI_N(gemm_turned)
+                                      : DTI_N(gemm_scatter))(&out, tile, rows);
+    }
+}
+
+/* All columns, or only the last panel where it is not whole vectors. */
+static void DTI_G(pack_chunk)(const dti_gemm_block *g, const dti_gemm_chunk *chunk,
+                              float *packed_b) {
+    const DTI_G(lines) b = DTI_G(lines_of)(g->b, g->b_col, g->b_row, chunk->j0, chunk->k0, g->k);
+    for (int64_t q = 0, j = 0; q < chunk->cols.panels; q++) {
+        const int width = (chunk->cols.vecs + (q < chunk->cols.more)) * DTI_LANES;
+        const int cols = (int)DTI_MIN(chunk->nc - j, width);
+        if (chunk->pack_b || cols < width)
+            DTI_G(pack_b)
+        (packed_b + (chunk->pack_b ? j * chunk->kc : 0), width, &b, j, cols, chunk->kc);
+        j += cols;
+    }
+}
+
+/* Panels [r, r + count) of A, of which the first has row i, times the chunk's columns. */
+static void DTI_G(panels)(const dti_gemm_block *g, const dti_gemm_plan *plan,
+                          const dti_gemm_chunk *chunk, int64_t r, int count, int64_t i,
+                          float *packed_a) {
+    const int longer = (int)DTI_MAX(DTI_MIN(plan->more - r, count), 0);
+    const DTI_G(lines) a = DTI_G(lines_of)(g->a, g->a_row, g->a_col, i, chunk->k0, g->k);
+    if (plan->pack_a)
+        DTI_G(pack_a)(packed_a, &a, plan, count, longer, chunk->kc);
+    const float *in_place = (const float *)(const void *)a.at;
+    const int64_t each = sizeof *a.at, a_row = g->a_row * each / 4; /* in words */
+    for (int q = 0; q < count; q++) {
+        const int rows = plan->rows + (q < longer);
+        if (plan->pack_a)
+            DTI_G(rows)
+        (g, chunk, i, rows, packed_a + q * DTI_GEMM_PANEL_A(plan->mr, plan->chunk), 1, plan->mr);
+        else DTI_G(rows)(g, chunk, i, rows, in_place, a_row, each == 4 ? g->a_col : 1);
+        in_place += rows * a_row;
+        i += rows;
+    }
+}
+
+/* Columns that lie packed: all rows, a group after the other. */
+static void DTI_G(groups)(const dti_gemm_block *g, const dti_gemm_plan *plan, dti_gemm_chunk *chunk,
+                          int64_t k0, float *packed_a, float *packed_b) {
+    const int64_t end = DTI_MIN(plan->words, k0 + plan->depth);
+    const int64_t wide = ((chunk->nc + DTI_LANES - 1) / DTI_LANES) * DTI_LANES;
+    for (int64_t r = 0, i = 0, count, rows; r < plan->panels; r += count, i += rows) {
+        count = DTI_MIN(plan->group, plan->panels - r);
+        rows = count * plan->rows + DTI_MAX(DTI_MIN(plan->more - r, count), 0);
+        if (g->strip)
+            chunk->c = g->strip->sums, chunk->i0 = i;
+        for (int64_t k = k0; k == k0 || k < end; k += plan->chunk) {
+            chunk->k0 = k;
+            chunk->kc = DTI_MIN(end - k, plan->chunk);
+            chunk->last = k + chunk->kc == plan->words;
+            chunk->packed_b = packed_b + (k - k0) * wide;
+            if (r == 0)
+                DTI_G(pack_chunk)(g, chunk, packed_b + (k - k0) * wide);
+            DTI_G(panels)(g, plan, chunk, r, (int)count, i, packed_a);
+        }
+        if (g->strip)
+            g->strip->finish(g->strip, i, rows, chunk->j0, chunk->nc);
+    }
+}
+
+/* Chunk by chunk: all of k for some columns. */
+static void DTI_G(walk)(const dti_gemm_block *g, float *scratch) {
+    const dti_gemm_plan plan = DTI_G(plan)(g);
+    dti_gemm_chunk chunk = {.pack_b = plan.pack_b, .c_row = g->c_row, .c_col = g->c_col};
+    if (g->strip)
+        chunk.c_row = DTI_GEMM_STRIP_ROW, chunk.c_col = 1;
+    for (int64_t j = 0; j < g->n; j += plan.columns) {
+        chunk.j0 = j;
+        chunk.nc = DTI_MIN(g->n - j, plan.columns);
+        chunk.cols = DTI_N(gemm_cols)(chunk.nc);
+        chunk.c = g->c + j * g->c_col;
+        for (int64_t k = 0; k == 0 || k < plan.words; k += plan.depth)
+            DTI_G(groups)(g, &plan, &chunk, k, scratch, scratch + DTI_GEMM_PACKED_A(plan.chunk));
+    }
+}
+
+/* Few columns do not fill their vectors: they are the rows of the transposed product. */
+#ifndef DTI_GEMM_PAIRS
+DTI_ISA_FUNCTION(N, gemm_block, gemm_block);
+#endif
+static void DTI_G(block)(const dti_gemm_block *g, float *scratch) {
+    const int64_t rest = g->n % DTI_LANES;
+    dti_gemm_block part;
+    if (g->strip) {
+        DTI_G(walk)(g, scratch);
+        return;
+    }
+    if (g->n <= DTI_LANES && g->n * 2 <= g->m) {
+        part = dti_gemm_turn(g);
+        g = &part;
+    } else if (g->a_row == 1 && rest && rest <= DTI_LANES / 4 && g->n > DTI_GEMM_NR) {
+        part = dti_gemm_columns_of(g, g->n - rest, g->n);
+        part = dti_gemm_turn(&part);
+        DTI_G(walk)(&part, scratch);
+        part = dti_gemm_columns_of(g, 0, g->n - rest);
+        g = &part;
+    }
+    DTI_G(walk)(g, scratch);
+}
+
+#undef DTI_G
+#undef DTI_GEMM_ELEMENT
+#undef DTI_GEMM_SIZE

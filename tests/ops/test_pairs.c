@@ -1,0 +1,178 @@
+/* Products of bf16 with bf16: every instruction set that this machine has gives the bits of the
+ * chain that gemm.h describes, for any shape, strides, types, values, tiles and threads. */
+
+typedef struct pairs_case {
+    dti_gemm g;
+    dti_gemm_half h;
+    uint16_t *a, *b;
+    float *others;  /* bias and the epilogue's operand, as any type */
+    char *c;        /* and a guard behind it */
+    int64_t c_size; /* elements */
+} pairs_case;
+
+/* Ordinary numbers; wide exponents; denormals; products at the edge of them; any pattern. */
+static uint16_t pairs_value(uint32_t kind) {
+    const uint32_t r = kernel_random(), sign = r & 0x807F, at = r >> 16;
+    return (uint16_t)(kind == 0   ? dti_bf16_from_f32(kernel_uniform())
+                      : kind == 1 ? sign | (16 + at % 112) << 7
+                      : kind == 2 ? sign | (at % 12) << 7
+                      : kind == 3 ? sign | (50 + at % 16) << 7
+                                  : r);
+}
+
+static uint16_t *pairs_values(int64_t n, uint32_t kind) {
+    uint16_t *x = malloc((size_t)n * sizeof *x);
+    for (int64_t i = 0; x && i < n; i++)
+        x[i] = pairs_value(kind);
+    return x;
+}
+
+static dt_dtype pairs_dtype(void) {
+    static const dt_dtype dtypes[] = {DT_F32, DT_BF16, DT_F16};
+    return dtypes[kernel_random() % 3];
+}
+
+static void pairs_shape(dti_gemm *g) {
+    static const int ks[] = {0,   1,   2,   3,    31,   64,   255,  256,  257,
+                             511, 512, 513, 1023, 1025, 4096, 4097, 4700, 9001};
+    const uint32_t size = kernel_random() % 8;
+    g->k = kernel_random() % 3 ? ks[kernel_random() % DTI_COUNT(ks)] : kernel_random() % 700;
+    g->m = 1 + kernel_random() % (g->k > 700 || size ? 20 : 300);
+    g->n = 1 + kernel_random() % (g->k > 700 || size > 1 ? 90 : 1200);
+}
+
+static pairs_case pairs_make(void) {
+    pairs_case t = {.g = {.bias_stride = 1, .c_col = 1}};
+    dti_gemm *g = &t.g;
+    pairs_shape(g);
+    const uint32_t trans = kernel_random() % 4, kind = kernel_random() % 5,
+                   odd = kernel_random() & 1;
+    const int64_t lda = (trans & 1 ? g->m : g->k) + 1 + odd * (kernel_random() % 3);
+    const int64_t ldb = (trans & 2 ? g->k : g->n) + 1 + odd * (kernel_random() % 3);
+    g->a_row = trans & 1 ? 1 : lda, g->a_col = trans & 1 ? lda : 1;
+    g->b_row = trans & 2 ? 1 : ldb, g->b_col = trans & 2 ? ldb : 1;
+    g->c_row = g->n + kernel_random() % 3;
+    t.a = pairs_values((trans & 1 ? g->k : g->m) * lda + 2, kind);
+    t.b = pairs_values((trans & 2 ? g->n : g->k) * ldb + 2, kind == 2 ? 0 : kind);
+    t.c_size = g->m * g->c_row + 16;
+    t.c = malloc((size_t)t.c_size * sizeof(float));
+    t.others = (float *)(void *)pairs_values(2 * (t.c_size + g->n), 0);
+    const uint32_t extras = kernel_random() % 3 ? kernel_random() : 0;
+    g->epilogue = extras % 4;
+    t.h = (dti_gemm_half){.a = t.a + (kernel_random() & 1),
+                          .b = t.b,
+                          .bias = extras & 16 ? t.others : NULL,
+                          .operand = g->epilogue >= DTI_GEMM_RELU_GRAD ? t.others + g->n : NULL,
+                          .c = t.c,
+                          .a_type = DT_BF16,
+                          .b_type = DT_BF16,
+                          .c_type = pairs_dtype(),
+                          .bias_type = pairs_dtype(),
+                          .operand_type = pairs_dtype()};
+    return t;
+}
+
+static void pairs_free(pairs_case *t) {
+    free(t->a);
+    free(t->b);
+    free(t->c);
+    free(t->others);
+}
+
+static void pairs_run(pairs_case *t, const dti_isa_kernels *k, int threads) {
+    t->g.half = &t->h;
+    const size_t bytes = (dti_gemm_half_scratch_bytes(&t->g) + 63) / 64 * 64;
+    char *scratch = aligned_alloc(64, bytes + 64);
+    memset(scratch, 0xff, bytes + 64);
+    memset(t->c, 0x55, (size_t)t->c_size * sizeof(float));
+    for (int64_t tile = dti_gemm_tiles(&t->g, threads) - 1; tile >= 0; tile--)
+        dti_gemm_run(k, &t->g, threads, tile, tile + 1, scratch);
+    uint64_t beyond;
+    memcpy(&beyond, scratch + bytes, sizeof beyond);
+    CHECK(beyond == UINT64_MAX);
+    free(scratch);
+}
+
+/* Element i of C; a NaN is one NaN, whose sign and payload are not promised. */
+static float pairs_get(const pairs_case *t, int64_t i) {
+    float x;
+    if (t->h.c_type == DT_F32)
+        memcpy(&x, t->c + 4 * i, sizeof x);
+    else {
+        uint16_t bits;
+        memcpy(&bits, t->c + 2 * i, sizeof bits);
+        x = t->h.c_type == DT_BF16 ? dti_f32_from_bf16(bits) : dti_f32_from_f16(bits);
+    }
+    return x != x ? NAN : x;
+}
+
+/* Elements [begin, end) of a chain. */
+static float pairs_chain(const pairs_case *t, int64_t i, int64_t j, int64_t begin, int64_t end) {
+    const uint16_t *a = (const uint16_t *)t->h.a + i * t->g.a_row, *b = t->b + j * t->g.b_col;
+    volatile float sum = 0;
+    for (int64_t p = begin; p < end; p += 2)
+        for (int64_t q = p + 1; q >= p; q--) {
+            const float x = q < end ? dti_f32_from_bf16(a[q * t->g.a_col]) : 0;
+            const float y = q < end ? dti_f32_from_bf16(b[q * t->g.b_row]) : 0;
+            sum = fmaf(x, y, sum);
+        }
+    return sum;
+}
+
+/* The sum of element (i, j) by gemm.h's words, in the modes of its class. */
+static float pairs_sum(const pairs_case *t, int64_t i, int64_t j) {
+    const int64_t k = t->g.k, last = DTI_MAX(k - 1, 0) / DTI_GEMM_PAIR_CHUNK * DTI_GEMM_PAIR_CHUNK;
+    const dti_fp_modes modes = dti_fp_flush();
+    volatile float sum = 0;
+    double spans = 0;
+    for (int64_t at = 0; at == 0 || at < k; at += DTI_GEMM_PAIR_CHUNK) {
+        const bool begins = k > DTI_GEMM_SPAN && (at == last || at % DTI_GEMM_SPAN == 0);
+        if (begins) {
+            spans += (double)sum;
+            sum = at == last ? (float)spans : 0;
+        }
+        const float chunk = pairs_chain(t, i, j, at, DTI_MIN(k, at + DTI_GEMM_PAIR_CHUNK));
+        sum = at && !(begins && at != last) ? sum + chunk : chunk;
+    }
+    dti_fp_leave(modes);
+    return sum;
+}
+
+static bool pairs_equal(float x, float y) {
+    return !memcmp(&x, &y, sizeof x) || (x != x && y != y);
+}
+
+static void pairs_check_sums(const pairs_case *t, const char *set) {
+    int64_t bad = 0;
+    for (int64_t i = 0; i < t->g.m; i += 3)
+        for (int64_t j = (int64_t)kernel_random() % 7; j < t->g.n; j += 7)
+            bad += !pairs_equal(pairs_get(t, i * t->g.c_row + j), pairs_sum(t, i, j));
+    test_check(bad == 0, __FILE__, __LINE__, "%s, %d x %d x %d: %d sums are not the chain's", set,
+               (int)t->g.m, (int)t->g.n, (int)t->g.k, (int)bad);
+}
+
+TEST(products_of_bf16_have_the_bits_of_one_chain_on_every_instruction_set) {
+    const dti_isa_kernels *best = dti_isa_kernels_select(DTI_ISA_BEST);
+    for (int round = 0; round < 60 && best->fma; round++) {
+        pairs_case t = pairs_make();
+        float *want = malloc((size_t)t.c_size * sizeof *want);
+        for (int isa = best->isa; isa >= 0; isa--) {
+            const dti_isa_kernels *k = dti_isa_kernels_select(isa);
+            if (!k->fma)
+                continue;
+            pairs_run(&t, k, 1 + (round + isa) % 4);
+            if (t.h.c_type == DT_F32 && !t.h.bias && !t.g.epilogue)
+                pairs_check_sums(&t, k->name);
+            int64_t bad = 0;
+            for (int64_t i = 0; i < t.c_size; i++) {
+                want[i] = k == best ? pairs_get(&t, i) : want[i];
+                bad += !pairs_equal(want[i], pairs_get(&t, i));
+            }
+            test_check(bad == 0, __FILE__, __LINE__, "%s, %d x %d x %d, types %d %d: %d differ",
+                       k->name, (int)t.g.m, (int)t.g.n, (int)t.g.k, t.h.c_type, t.g.epilogue,
+                       (int)bad);
+        }
+        free(want);
+        pairs_free(&t);
+    }
+}
