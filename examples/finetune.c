@@ -99,7 +99,8 @@ static double train(const char *label, const char *folder, const char *body, con
     dt_trainer_fit(trainer, &fit, NULL);
     dt_trainer_evaluate(trainer, &data, 0, &report);
     if (save)
-        dt_store_save_matching(dt_trainer_store(trainer), save, "body.*");
+        dt_store_save_matching(dt_trainer_store(trainer), save,
+                               &(dt_save_desc){.params = "body.*"});
     dt_run_log_destroy(log);
     dt_graph_destroy(g);
     return report.metric[0];

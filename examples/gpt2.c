@@ -298,7 +298,8 @@ int main(int argc, char **argv) {
     read_vocab(words[VOCAB]);
     if (words[DATA] && s.rank)
         learn(store, x, t, loss);
-    TRY(words[SAVE] ? dt_store_save_matching(store, words[SAVE], "base_model.*") : DT_OK);
+    const dt_save_desc adapters = {.params = "base_model.*"};
+    TRY(words[SAVE] ? dt_store_save_matching(store, words[SAVE], &adapters) : DT_OK);
     write_on(store, x, at, logits, &s);
     return dt_ctx_destroy(ctx), 0;
 }

@@ -21,14 +21,25 @@
  * function that saves. One warning in the log names the first, unless .allow_nonfinite is set.
  * Errors: IO, MEMORY, INVALID (an open step), DEVICE_LOST. */
 DT_API dt_result dt_store_save(dt_store *store, const char *path);
-/* Writes the parameters that match.
- * params: see PATTERNS above.
- * Errors: as dt_store_save. */
-DT_API dt_result dt_store_save_matching(dt_store *store, const char *path, const char *params);
-/* Writes the averages of the parameters (dt_optim_desc.average) under the parameters' names.
- * Buffers, and parameters without an average, are written as they are.
- * Errors: as dt_store_save; INVALID also if no program of the store averages. */
-DT_API dt_result dt_store_save_averaged(dt_store *store, const char *path);
+
+/* What a file gets. {0}: all parameters, as F32. */
+typedef struct dt_save_desc {
+    const char *params; /* patterns of names in the store; NULL = "*" */
+    /* Write averages of parameters (dt_optim_desc.average) under the parameters' names. Buffers, and
+     * parameters without an average, are written as they are. */
+    bool averaged;
+    /* DT_F32, DT_BF16 or DT_F16: rounded to nearest even, a NaN as the quiet one without a payload.
+     * A finite value that would round to infinity (F16: from 65520 on) is INVALID. */
+    dt_dtype dtype;
+} dt_save_desc;
+
+/* Writes the selected parameters. Half of the bytes with .dtype = DT_BF16, which HF's and torch's
+ * readers know. dt_store_load reads every such file.
+ * desc: NULL = {0}.
+ * Errors: as dt_store_save; INVALID also if no program of the store averages, or for a value that
+ * .dtype cannot hold, with its parameter. Then no file is written. */
+DT_API dt_result dt_store_save_matching(dt_store *store, const char *path,
+                                        const dt_save_desc *desc);
 /* Reads every parameter of the store from a file of F32, F16, BF16 or F64. The file may have other
  * tensors, too. Nothing changes unless everything fits. Optimizer state is not touched.
  * Errors: IO, FORMAT, INVALID (an open step; with the parameter: one that is missing in the file,

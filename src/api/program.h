@@ -192,7 +192,7 @@ typedef enum dt_average_kind {
  * averaged.
  *
  * An average takes the memory of one moment, and is in checkpoints as moments are.
- * dt_program_desc.averaged, dt_trainer_desc.averaged, dt_store_save_averaged and dt_store_read use
+ * dt_program_desc.averaged, dt_trainer_desc.averaged, dt_save_desc.averaged and dt_store_read use
  * it. All programs of a store share it. */
 typedef struct dt_average {
     dt_average_kind kind;  /* 0 = DT_AVERAGE_NONE */

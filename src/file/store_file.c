@@ -1,4 +1,5 @@
-/* A store's parameters to and from a weight file, by name. Saving writes F32 in order of creation;
+/* A store's parameters to and from a weight file, by name. Saving writes F32, or 16-bit floats that
+ * are asked for, in order of creation;
  * loading takes any float type and more tensors than the model has, and checks every parameter and
  * value before it writes the first. Optimizer state is not kept here. It uses the public store
  * functions and .allow_nonfinite only. */
@@ -24,13 +25,12 @@ static dti_dims_text dti_show_dims(int rank, const int64_t *dim) {
 /* What is saved: some of a store's parameters. */
 typedef struct dti_saving {
     dt_store *store;
-    const char *params; /* patterns */
-    dt_value_kind kind;
+    dt_save_desc desc; /* no NULL in it */
     dti_safetensors_item *items;
     dt_param_info *infos;
     int *index; /* of each of them, in the store */
     int count;
-    uint64_t largest;
+    uint64_t largest; /* elements of one of them */
 } dti_saving;
 
 /* INVALID: a pattern matches no parameter. */
@@ -47,33 +47,57 @@ static dt_result dti_store_save_items(dti_saving *s) {
     for (int i = 0; i < all; i++) {
         dt_param_info *info = &s->infos[s->count];
         DTI_TRY(dt_store_get_param(s->store, i, info));
-        if (!dti_glob(s->params, info->name))
+        if (!dti_glob(s->desc.params, info->name))
             continue;
         s->index[s->count] = i;
-        s->items[s->count] = (dti_safetensors_item){.name = info->name,
-                                                    .dtype = dti_dtype_file_name(DT_F32),
-                                                    .rank = info->shape.rank,
-                                                    .dim = info->shape.dim,
-                                                    .bytes = dti_bytes(DT_F32, info->elements)};
-        s->largest = DTI_MAX(s->largest, s->items[s->count].bytes);
+        s->items[s->count] =
+            (dti_safetensors_item){.name = info->name,
+                                   .dtype = dti_dtype_file_name(s->desc.dtype),
+                                   .rank = info->shape.rank,
+                                   .dim = info->shape.dim,
+                                   .bytes = dti_bytes(s->desc.dtype, info->elements)};
+        s->largest = DTI_MAX(s->largest, info->elements);
         s->count++;
     }
-    return all ? dti_store_patterns(s->store, s->params) : DT_OK;
+    return all ? dti_store_patterns(s->store, s->desc.params) : DT_OK;
 }
 
-static dt_result dti_store_save_data(const dti_saving *s, dti_writer *w, void *buffer) {
+/* In place, to the file's type. INVALID: a finite value would become infinite. */
+static dt_result dti_store_save_round(const dti_saving *s, const char *name, float *values,
+                                      size_t count) {
+    const dt_dtype dtype = s->desc.dtype;
+    /* from here on both round to infinity */
+    const float most = dtype == DT_F16 ? 65520.0f : dti_f32_from_bits(0x7F7F8000);
+    if (dtype == DT_F32)
+        return DT_OK;
+    for (size_t i = 0; i < count; i++)
+        if (fabsf(values[i]) >= most && dti_fits_f32((double)values[i]))
+            return dti_fail(dti_store_base(s->store), DT_ERROR_INVALID,
+                            "dt_save_desc.dtype: value %zu of \"%s\" is %g, which is infinite as "
+                            "%s; save it as F32%s",
+                            i, name, (double)values[i], dti_dtype_file_name(dtype),
+                            dtype == DT_F16 ? " or BF16" : "");
+    const dti_operand all = {values, DT_F32, {0, 1}};
+    dti_fold(values, &all, 1, count, dtype, DT_COMM_SUM, true, 1);
+    return DT_OK;
+}
+
+static dt_result dti_store_save_data(const dti_saving *s, dti_writer *w, float *buffer) {
     bool told = s->store->allow_nonfinite;
     for (int i = 0; i < s->count; i++) {
-        const size_t bytes = (size_t)s->items[i].bytes;
-        DTI_TRY(dt_store_read(s->store, s->index[i], s->kind, buffer, bytes));
+        const size_t count = (size_t)s->infos[i].elements;
+        DTI_TRY(dt_store_read(s->store, s->index[i],
+                              s->desc.averaged ? DT_VALUE_AVERAGE : DT_VALUE_PARAM, buffer,
+                              count * sizeof *buffer));
         told = told || dti_warn_infinite(dti_store_base(s->store), s->items[i].name, buffer, DT_F32,
-                                         0, bytes / sizeof(float));
-        DTI_TRY(dti_writer_add(w, buffer, bytes));
+                                         0, count);
+        DTI_TRY(dti_store_save_round(s, s->items[i].name, buffer, count));
+        DTI_TRY(dti_writer_add(w, buffer, (size_t)s->items[i].bytes));
     }
     return DT_OK;
 }
 
-static dt_result dti_store_save_file(const dti_saving *s, const char *path, void *buffer) {
+static dt_result dti_store_save_file(const dti_saving *s, const char *path, float *buffer) {
     dti_writer *w;
     DTI_TRY(dti_safetensors_begin(dti_store_base(s->store), path, s->items, s->count, &w));
     const dt_result result = dti_store_save_data(s, w, buffer);
@@ -81,20 +105,23 @@ static dt_result dti_store_save_file(const dti_saving *s, const char *path, void
     return result ? result : closed;
 }
 
-static dt_result dti_store_save_kind(dt_store *store, const char *path, const char *params,
-                                     dt_value_kind kind) {
+static dt_result dti_store_save(dt_store *store, const char *path, const dt_save_desc *desc) {
     dti_base *base = dti_store_base(store);
     DTI_NEED(base, path);
-    DTI_NEED(base, params);
+    if (desc->dtype != DT_F32 && !dti_is_half(desc->dtype))
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "dt_save_desc.dtype is %d; it must be DT_F32, DT_BF16 or DT_F16",
+                        (int)desc->dtype);
     const size_t room = (size_t)dt_store_param_count(store) + 1;
-    dti_saving s = {.store = store, .params = params, .kind = kind};
+    dti_saving s = {.store = store, .desc = *desc};
+    s.desc.params = desc->params ? desc->params : "*";
     s.items = dti_alloc_array(base, room, sizeof *s.items);
     s.infos = dti_alloc_array(base, room, sizeof *s.infos);
     s.index = dti_alloc_array(base, room, sizeof *s.index);
     dt_result result = s.items && s.infos && s.index ? DT_OK : DT_ERROR_MEMORY;
     if (!result)
         result = dti_store_save_items(&s);
-    void *buffer = result ? NULL : dti_alloc(base, (size_t)s.largest + 1);
+    float *buffer = result ? NULL : dti_alloc_array(base, (size_t)s.largest + 1, sizeof *buffer);
     if (!result && !buffer)
         result = DT_ERROR_MEMORY;
     if (!result)
@@ -103,19 +130,14 @@ static dt_result dti_store_save_kind(dt_store *store, const char *path, const ch
     return result;
 }
 
-DTI_PUBLIC(dt_store_save_matching, (dt_store * store, const char *path, const char *params), store,
-           DTI_OF(dt_store), (store, path, params)) {
-    return dti_store_save_kind(store, path, params, DT_VALUE_PARAM);
+DTI_PUBLIC(dt_store_save_matching, (dt_store * store, const char *path, const dt_save_desc *desc),
+           store, DTI_OF(dt_store), (store, path, desc)) {
+    return dti_store_save(store, path, desc ? desc : &(dt_save_desc){0});
 }
 
 DTI_PUBLIC(dt_store_save, (dt_store * store, const char *path), store, DTI_OF(dt_store),
            (store, path)) {
-    return dti_store_save_kind(store, path, "*", DT_VALUE_PARAM);
-}
-
-DTI_PUBLIC(dt_store_save_averaged, (dt_store * store, const char *path), store, DTI_OF(dt_store),
-           (store, path)) {
-    return dti_store_save_kind(store, path, "*", DT_VALUE_AVERAGE);
+    return dti_store_save(store, path, &(dt_save_desc){0});
 }
 
 /* ---- Loading */

@@ -123,8 +123,8 @@ static dt_result dti_fit_save(dti_fit *f) {
     dt_result result = apart ? dti_owners_show(&t->par) : dti_full_gather(&t->par);
     t->base->io_how = dti_fit_save_how;
     if (t->par.mesh.rank == 0 && !result)
-        result =
-            t->desc.averaged && !apart ? dt_store_save_averaged(s, path) : dt_store_save(s, path);
+        result = dt_store_save_matching(s, path,
+                                        &(dt_save_desc){.averaged = t->desc.averaged && !apart});
     t->base->io_how = NULL;
     const dt_result back = apart ? dti_owners_hide(&t->par) : DT_OK;
     return dti_agree_result(&t->par, result ? result : back);

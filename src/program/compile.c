@@ -342,7 +342,7 @@ static dt_result dti_program_build(dt_program *p, const dt_program_desc *desc,
         return dti_fail(p->base, DT_ERROR_UNSUPPORTED,
                         ".averaged: a program needs all averages, but replicas shard them "
                         "(dt_trainer_desc.parallel.zero_stage); use dt_trainer_evaluate, or "
-                        "dt_store_save_averaged and load them into another store");
+                        "save them (dt_save_desc.averaged), and load them into another store");
     if (!batch_slices && dti_store_whole(s))
         return DT_ERROR_INVALID;
     if (dti_store_open(s)) {

@@ -670,6 +670,95 @@ TEST(saving_a_nan_warns_with_the_name_of_its_tensor) {
     }
 }
 
+/* ---- 16-bit files */
+
+/* Of ties, what is between, denormals, NaN and infinity. */
+static const struct {
+    uint32_t f32;
+    uint16_t bf16, f16;
+} file_halves[] = {
+    {0x3F800000, 0x3F80, 0x3C00}, {0x3F808000, 0x3F80, 0x3C04}, {0x3F818000, 0x3F82, 0x3C0C},
+    {0x3F808001, 0x3F81, 0x3C04}, {0xBF801000, 0xBF80, 0xBC00}, {0xBF803000, 0xBF80, 0xBC02},
+    {0x477FDFFF, 0x4780, 0x7BFF}, {0x33800000, 0x3380, 0x0001}, {0x33000000, 0x3300, 0x0000},
+    {0x33000001, 0x3300, 0x0001}, {0x80000001, 0x8000, 0x8000}, {0x00018000, 0x0002, 0x0000},
+    {0x7FC12345, 0x7FC0, 0x7E00}, {0xFF800001, 0x7FC0, 0x7E00}, {0xFF800000, 0xFF80, 0xFC00},
+    {0x387FC000, 0x3880, 0x03FF},
+};
+enum { FILE_HALVES = sizeof file_halves / sizeof file_halves[0] };
+
+static dt_store *file_halves_open(dt_ctx **ctx, dt_graph **graph) {
+    dt_store *store = NULL;
+    const dt_store_desc d = {.device = "cpu", .allow_nonfinite = true};
+    if (dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, ctx) || dt_graph_create(*ctx, graph))
+        return NULL;
+    dt_param(*graph, "small", dt_dims(3), (dt_init){0});
+    dt_param(*graph, "w", dt_dims(FILE_HALVES), (dt_init){0});
+    CHECK(!dt_store_create(*graph, &d, &store));
+    return store;
+}
+
+TEST(store_saved_in_16_bits_is_rounded_to_nearest_even_and_loaded_again) {
+    dt_ctx *ctx;
+    dt_graph *graph;
+    dt_store *store = file_halves_open(&ctx, &graph);
+    const char *path = temp_path("halves.safetensors");
+    uint32_t values[FILE_HALVES];
+    for (int i = 0; i < FILE_HALVES; i++)
+        values[i] = file_halves[i].f32;
+    for (int f16 = 0; f16 < 2 && store; f16++) {
+        const dt_save_desc d = {.params = "w", .dtype = f16 ? DT_F16 : DT_BF16};
+        dt_safetensors *file = NULL;
+        dt_safetensors_tensor t;
+        CHECK(!dt_store_write(store, 1, DT_VALUE_PARAM, values, sizeof values) &&
+              !dt_store_save_matching(store, path, &d) && !dt_safetensors_open(ctx, path, &file) &&
+              dt_safetensors_count(file) == 1 && !dt_safetensors_get_tensor(file, 0, &t));
+        CHECK(!strcmp(t.dtype, f16 ? "F16" : "BF16") && t.bytes == 2 * FILE_HALVES);
+        for (int i = 0; i < FILE_HALVES; i++) {
+            uint16_t half;
+            memcpy(&half, (const char *)t.data + 2 * i, 2);
+            const uint16_t want = f16 ? file_halves[i].f16 : file_halves[i].bf16;
+            test_check(half == want, __FILE__, __LINE__, "%08x as %s is %04x, not %04x",
+                       (unsigned)file_halves[i].f32, t.dtype, half, want);
+        }
+        dt_safetensors_close(file);
+        int loaded = 0;
+        CHECK(!dt_store_load_matching(store, path, &(dt_load_desc){0}, &loaded) && loaded == 1);
+        CHECK(!dt_store_save_matching(store, path, &d)); /* a rounded value has no other rounding */
+    }
+    dt_ctx_destroy(ctx);
+}
+
+TEST(store_saved_in_16_bits_refuses_a_number_that_would_be_infinite_and_leaves_the_old_file) {
+    static const struct {
+        float value;
+        dt_dtype dtype;
+        const char *says;
+    } large[] = {
+        {65519.0f, DT_F16, NULL},
+        {-65520.0f, DT_F16, "value 1 of \"w\" is -65520, which is infinite as F16; save it"},
+        {3.3961e38f, DT_BF16, NULL},
+        {3.4e38f, DT_BF16, "value 1 of \"w\" is 3.4e+38, which is infinite as BF16"},
+        {3.4e38f, DT_F32, NULL}};
+    file_fixture f = file_open(2, 1);
+    REQUIRE(f.store);
+    const char *path = temp_path("large.safetensors");
+    for (size_t i = 0; i < sizeof large / sizeof large[0]; i++) {
+        const dt_save_desc d = {.dtype = large[i].dtype};
+        const float w[6] = {1, large[i].value, 3};
+        CHECK(!dt_store_write(f.store, 0, DT_VALUE_PARAM, w, sizeof w));
+        const dt_result result = dt_store_save_matching(f.store, path, &d);
+        CHECK(result == (large[i].says ? DT_ERROR_INVALID : DT_OK));
+        CHECK_CONTAINS(large[i].says ? dt_ctx_error(f.ctx) : "",
+                       large[i].says ? large[i].says : "");
+        CHECK(!dt_store_load(f.store, path)); /* the file before it */
+        CHECK(temp_unfinished(temp_path("large.safetensors")) == 0);
+    }
+    CHECK(dt_store_save_matching(f.store, path, &(dt_save_desc){.dtype = DT_F64}) ==
+          DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(f.ctx), "dt_save_desc.dtype is 2; it must be DT_F32, DT_BF16 or");
+    file_close(&f);
+}
+
 /* ---- The reference implementation */
 
 static bool file_has_reference(void) {
@@ -699,6 +788,31 @@ TEST(store_saved_is_read_by_the_real_safetensors) {
              "f = safetensors.safe_open('%s', 'np')\n"
              "assert f.metadata() == {'format': 'pt'}\n",
              path, path);
+    CHECK(temp_python(program, false));
+    file_close(&f);
+}
+
+TEST(store_saved_in_16_bits_is_read_by_torch) {
+    if (!temp_python("import torch, safetensors.torch", true))
+        SKIP("no Python with torch and safetensors");
+    file_fixture f = file_open(2, 1);
+    REQUIRE(f.store);
+    float w[6] = {1, 2, 3, -4, 0.1f, 1e-7f};
+    dt_store_write(f.store, 0, DT_VALUE_PARAM, w, sizeof w);
+    char paths[2][512], program[2048];
+    for (int f16 = 0; f16 < 2; f16++) {
+        snprintf(paths[f16], sizeof paths[f16], "%s",
+                 temp_path(f16 ? "torch16.safetensors" : "torch.safetensors"));
+        const dt_save_desc d = {.dtype = f16 ? DT_F16 : DT_BF16};
+        CHECK(dt_store_save_matching(f.store, paths[f16], &d) == DT_OK);
+    }
+    snprintf(program, sizeof program,
+             "import torch, safetensors.torch as s\n"
+             "for path, dtype in ('%s', torch.bfloat16), ('%s', torch.float16):\n"
+             "    w = s.load_file(path)['w']\n"
+             "    want = torch.tensor([[1, 2, 3], [-4, 0.1, 1e-7]]).to(dtype)\n"
+             "    assert w.dtype == dtype and torch.equal(w, want), w\n",
+             paths[0], paths[1]);
     CHECK(temp_python(program, false));
     file_close(&f);
 }

@@ -21,11 +21,11 @@ static dt_result repl_store(repl_job *j, const char *path) {
 }
 
 static dt_result repl_matching(repl_job *j, const char *path) {
-    return dt_store_save_matching(j->store, path, "fc.*");
+    return dt_store_save_matching(j->store, path, &(dt_save_desc){"fc.*"});
 }
 
 static dt_result repl_averaged(repl_job *j, const char *path) {
-    return dt_store_save_averaged(j->store, path);
+    return dt_store_save_matching(j->store, path, &(dt_save_desc){.averaged = true});
 }
 
 static dt_result repl_state(repl_job *j, const char *path) {
@@ -68,7 +68,7 @@ static const struct {
     dt_result (*save)(repl_job *j, const char *path);
 } repl_writers[] = {{"dt_store_save", repl_store},
                     {"dt_store_save_matching", repl_matching},
-                    {"dt_store_save_averaged", repl_averaged},
+                    {"dt_save_desc.averaged", repl_averaged},
                     {"dt_store_save_state", repl_state},
                     {"dt_trainer_save", repl_trainer},
                     {"dt_watch.save", repl_best},

@@ -156,7 +156,7 @@ GOLDEN(averages_are_saved_as_weights, NULL) {
         return;
     average_train(g, &n, 5);
     average_output(g, &n, n.averaged, averaged);
-    OK(g, dt_store_save_averaged(g->store, path));
+    OK(g, dt_store_save_matching(g->store, path, &(dt_save_desc){.averaged = true}));
     OK(g, dt_store_load(g->store, path));
     average_output(g, &n, n.plain, plain);
     CHECK(average_same(plain, averaged));
@@ -380,7 +380,8 @@ GOLDEN(averages_that_cannot_be_are_refused, NULL) {
                     "cannot be combined with gradients");
     CHECK(dt_store_read(g->store, 1, DT_VALUE_AVERAGE, value, sizeof value) == DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_ctx_error(g->ctx), "has no average");
-    CHECK(dt_store_save_averaged(g->store, "build/none.safetensors") == DT_ERROR_INVALID);
+    CHECK(dt_store_save_matching(g->store, "build/none.safetensors",
+                                 &(dt_save_desc){.averaged = true}) == DT_ERROR_INVALID);
     dt_program *p = golden_program(g, (dt_program_desc){.loss = n.loss, .batch = 4, .optim = &sgd});
     CHECK(p);
     average_refused(g, (dt_program_desc){.loss = n.loss, .batch = 4, .optim = &momentum},

@@ -161,10 +161,9 @@ GOLDEN(lora_learns_beside_weights_that_stay_and_is_saved_alone, "gpt2") {
         snprintf(text, sizeof text, G_ADAPTER "%s.lora_B.weight", names[k]);
         net_param(g, text, b[k]);
     }
-    OK(g, dt_store_save_matching(g->store, path, "*.lora_?.weight"));
+    OK(g, dt_store_save_matching(g->store, path, &(dt_save_desc){"*.lora_?.weight"}));
     file_has(g, path, 8);
-    CHECK(dt_store_save_matching(g->store, path, "no.such.*") == DT_ERROR_INVALID);
-    CHECK(dt_store_save_matching(g->store, path, NULL) == DT_ERROR_INVALID);
+    CHECK(dt_store_save_matching(g->store, path, &(dt_save_desc){"no.such.*"}) == DT_ERROR_INVALID);
     if (!net_open(g, &n, G_RANK))
         return;
     OK(g, dt_store_load_matching(g->store, path, &(dt_load_desc){"*.lora_?.weight", .strict = true},

@@ -515,7 +515,7 @@ static dt_result pattern_way(bench *d, const char *list, int way, const char *pa
     if (way == 2)
         return dt_store_load_matching(d->store, path, &(dt_load_desc){.params = list}, NULL);
     if (way == 3)
-        return dt_store_save_matching(d->store, path, list);
+        return dt_store_save_matching(d->store, path, &(dt_save_desc){list});
     return pattern_trainer(d, list, way == 4 ? 1 : 2, way == 6);
 }
 

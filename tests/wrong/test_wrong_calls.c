@@ -551,12 +551,13 @@ ROW(STORE, dt_store_save, ) {
 }
 
 ROW(STORE, dt_store_save_matching, ) {
+    const dt_save_desc desc = {.params = TEXT("w*", "", "none", "*\xff"),
+                               .dtype = (dt_dtype)INT(DT_BF16, DT_I32, DT_F64, DT_U8, -1, INT_MAX)};
     return RESULT(dt_store_save_matching(OBJECT(here.store),
-                                         PATH(wrong_path("wrong-args-saved.safetensors")),
-                                         TEXT("w*", "", "none", "*\xff")));
+                                         PATH(wrong_path("wrong-args-saved.safetensors")), &desc));
 }
 
-ROW(GRAPH, dt_store_save_averaged, ) {
+ROW(GRAPH, dt_store_save_matching, averaged) {
     const dt_optim_desc ema = {.average = {.kind = DT_AVERAGE_EMA}};
     dt_graph *graph = NULL;
     dt_store *store = NULL;
@@ -570,7 +571,8 @@ ROW(GRAPH, dt_store_save_averaged, ) {
     if (store)
         SURE(dt_program_create(store, &desc, &program) == DT_OK);
     dt_result result =
-        dt_store_save_averaged(OBJECT(store), PATH(wrong_path("wrong-args-averaged.safetensors")));
+        dt_store_save_matching(OBJECT(store), PATH(wrong_path("wrong-args-averaged.safetensors")),
+                               &(dt_save_desc){.averaged = true});
     dt_graph_destroy(graph);
     return RESULT(result);
 }
