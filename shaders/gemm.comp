@@ -7,18 +7,17 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
+#include "lib/storage.glsl"
 
 DTI_PUSH(DTI_ARGS_GEMM)
 #include "lib/tile.glsl"
 layout(constant_id = 3) const uint spec2 = 0u; /* rows of C, as the device has registers */
 layout(constant_id = 4) const uint spec3 = 0u;
-layout(binding = 0) readonly buffer buffer_a { float a[]; };
-layout(binding = 0) readonly buffer buffer_a4 { vec4 a4[]; };
-layout(binding = 1) readonly buffer buffer_b { float b[]; };
-layout(binding = 1) readonly buffer buffer_b4 { vec4 b4[]; };
-layout(binding = 2) buffer buffer_c { float c[]; };
-layout(binding = 3) readonly buffer buffer_bias { float bias[]; };
-#define beside b
+DTI_READS(0u, a)
+DTI_READS(1u, b)
+DTI_WRITES(2u, DTI_ANY_WAY, c) /* read too, where it is of 32 bits */
+DTI_READS(3u, bias)
+#define beside_get b_get
 #include "lib/epilogue.glsl"
 
 const bool IN_CHUNKS = (spec3 & DTI_GEMM_IN_CHUNKS) != 0u; /* of one invocation */
@@ -60,7 +59,7 @@ float[8] column(vec4 x[8], uint k)
 /* ROWS rows of A, each 4 long in k. */
 #define LOAD_A_ALONG_K(x, at, k)                                                                   \
     vec4 x[ROWS_MAX];                                                                              \
-    [[unroll]] for (uint i = 0u; i < ROWS; i++) x[i] = a4[(at[i] + k) >> 2];
+    [[unroll]] for (uint i = 0u; i < ROWS; i++) x[i] = a_get4((at[i] + k) >> 2);
 
 void multiply_nn()
 {
@@ -70,7 +69,7 @@ void multiply_nn()
         LOAD_A_ALONG_K(x, at, k)
         [[unroll]] for (uint q = 0u; q < 4u; q++) {
             uint down = (k + q) * args.b_row;
-            add_outer(column(x, q), b4[(b0 + down) >> 2], b4[(b1 + down) >> 2]);
+            add_outer(column(x, q), b_get4((b0 + down) >> 2), b_get4((b1 + down) >> 2));
         }
     }
 }
@@ -84,7 +83,7 @@ void multiply_nt()
     for (uint k = from; k < to; k += 4u) {
         LOAD_A_ALONG_K(x, at, k)
         [[unroll]] for (uint j = 0u; j < 8u; j++) {
-            vec4 y = b4[(bt[j] + k) >> 2];
+            vec4 y = b_get4((bt[j] + k) >> 2);
             [[unroll]] for (uint q = 0u; q < 4u; q++) {
                 [[unroll]] for (uint i = 0u; i < ROWS; i++) acc[i][j >> 2][j & 3u] += x[i][q] * y[q];
             }
@@ -97,8 +96,8 @@ void multiply_tn()
     uint a0 = a_row(0u, 4u), a1 = a_row(ROWS - 4u, 4u), b0 = b_col(0u, 4u), b1 = b_col(4u, 4u);
     for (uint k = from; k < to; k++) {
         uint down = k * args.b_row, right = k * args.a_col;
-        add_outer(join(a4[(a0 + right) >> 2], a4[(a1 + right) >> 2]), b4[(b0 + down) >> 2],
-                  b4[(b1 + down) >> 2]);
+        add_outer(join(a_get4((a0 + right) >> 2), a_get4((a1 + right) >> 2)), b_get4((b0 + down) >> 2),
+                  b_get4((b1 + down) >> 2));
     }
 }
 
@@ -110,8 +109,8 @@ void multiply_any()
     for (uint k = from; k < to; k++) {
         float x[ROWS_MAX], y[8];
         uint down = k * args.b_row, right = k * args.a_col;
-        [[unroll]] for (uint i = 0u; i < ROWS; i++) x[i] = a[at[i] + right];
-        [[unroll]] for (uint j = 0u; j < 8u; j++) y[j] = b[bt[j] + down];
+        [[unroll]] for (uint i = 0u; i < ROWS; i++) x[i] = a_get(at[i] + right);
+        [[unroll]] for (uint j = 0u; j < 8u; j++) y[j] = b_get(bt[j] + down);
         add_outer(x, vec4(y[0], y[1], y[2], y[3]), vec4(y[4], y[5], y[6], y[7]));
     }
 }
@@ -136,6 +135,22 @@ void multiply()
         multiply_any();
 }
 
+/* Halves, four of a row at a time. There is one chunk. */
+void store_halves(uint c_at)
+{
+    [[unroll]] for (uint h = 0u; h < 2u; h++) {
+        uint n = col + 4u * h;
+        [[unroll]] for (uint i = 0u; i < ROWS; i++) {
+            if (n < args.n && row + i < args.m) {
+                uint at = c_at + (row + i) * args.c_row + n;
+                vec4 four = acc[i][h];
+                [[unroll]] for (uint j = 0u; j < 4u; j++) four[j] = finished(four[j], at + j, n + j);
+                c_put4((args.c_offset + at) >> 2, four);
+            }
+        }
+    }
+}
+
 /* Of one chunk: what C has is added to, and finished with the last one. */
 void store(uint c_at, bool first, bool last)
 {
@@ -147,7 +162,7 @@ void store(uint c_at, bool first, bool last)
                     float value = acc[i][j >> 2][j & 3u];
                     if (!first)
                         value = c[args.c_offset + at] + value;
-                    c[args.c_offset + at] = last ? finished(value, at, col + j) : value;
+                    c_put(args.c_offset + at, last ? finished(value, at, col + j) : value);
                 }
             }
         }
@@ -174,7 +189,10 @@ void main()
         to = IN_CHUNKS ? min(from + args.chunk, end) : end;
         [[unroll]] for (uint i = 0u; i < ROWS; i++) acc[i] = vec4[2](vec4(0.0), vec4(0.0));
         multiply();
-        store(c_at, !IN_CHUNKS || from == 0u, !IN_CHUNKS || to == end);
+        if (c_HALF && ((args.c_offset | c_at | args.c_row | args.n) & 3u) == 0u)
+            store_halves(c_at);
+        else
+            store(c_at, !IN_CHUNKS || from == 0u, !IN_CHUNKS || to == end);
         from = to;
     } while (IN_CHUNKS && from < end);
 }

@@ -4,14 +4,15 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
+#include "lib/storage.glsl"
 
 DTI_PUSH(DTI_ARGS_GEMM)
 layout(constant_id = 3) const uint spec2 = 0x081001u;
-layout(binding = 0) readonly buffer buffer_a { float a[]; };
-layout(binding = 1) readonly buffer buffer_b { float b[]; };
-layout(binding = 2) writeonly buffer buffer_c { float c[]; };
-layout(binding = 3) readonly buffer buffer_bias { float bias[]; };
-#define beside b
+DTI_READS(0u, a)
+DTI_READS(1u, b)
+DTI_WRITES(2u, writeonly, c)
+DTI_READS(3u, bias)
+#define beside_get b_get
 #include "lib/epilogue.glsl"
 
 const uint BM = spec2 & 255u, BN = spec2 >> 8 & 255u, SIDES = spec2 >> 16 & 255u;
@@ -26,12 +27,12 @@ float chain(uint a_at, uint b_at, uint from, uint to)
     for (; k + 4u <= to; k += 4u) { /* four loads are under way at once */
         float x[4], y[4];
         [[unroll]] for (uint q = 0u; q < 4u; q++) {
-            x[q] = a[a_at + (k + q) * args.a_col];
-            y[q] = b[b_at + (k + q) * args.b_row];
+            x[q] = a_get(a_at + (k + q) * args.a_col);
+            y[q] = b_get(b_at + (k + q) * args.b_row);
         }
         [[unroll]] for (uint q = 0u; q < 4u; q++) sum += x[q] * y[q];
     }
-    for (; k < to; k++) sum += a[a_at + k * args.a_col] * b[b_at + k * args.b_row];
+    for (; k < to; k++) sum += a_get(a_at + k * args.a_col) * b_get(b_at + k * args.b_row);
     return sum;
 }
 
@@ -65,6 +66,6 @@ void main()
     } while (from < end);
     if (side == 0u && row < args.m && col < args.n) {
         uint to = batch0 * args.c_batch0 + batch1 * args.c_batch1 + row * args.c_row + col;
-        c[args.c_offset + to] = finished(sum, to, col);
+        c_put(args.c_offset + to, finished(sum, to, col));
     }
 }

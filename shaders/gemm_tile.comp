@@ -6,19 +6,17 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
+#include "lib/storage.glsl"
 
 DTI_PUSH(DTI_ARGS_GEMM)
 layout(constant_id = 3) const uint spec2 = 0x21084040u;
 layout(constant_id = 4) const uint spec3 = 0u;
-layout(binding = 0) readonly buffer buffer_a { float a[]; };
-layout(binding = 1) readonly buffer buffer_b { float b[]; };
-layout(binding = 2) buffer buffer_c { float c[]; };
-layout(binding = 3) readonly buffer buffer_bias { float bias[]; };
-#define beside b
+DTI_READS(0u, a)
+DTI_READS(1u, b)
+DTI_WRITES(2u, DTI_ANY_WAY, c) /* read too, where it is of 32 bits */
+DTI_READS(3u, bias)
+#define beside_get b_get
 #include "lib/epilogue.glsl"
-layout(binding = 0) readonly buffer buffer_a4 { vec4 a4[]; };
-layout(binding = 1) readonly buffer buffer_b4 { vec4 b4[]; };
-layout(binding = 2) buffer buffer_c4 { vec4 c4[]; };
 
 #include "lib/product.glsl"
 
@@ -72,8 +70,8 @@ uint left_of(uint e, uint all)
     return e < all ? all - e : 0u;
 }
 
-#define A_ONE(j) (j < there ? a[j < there ? a_at[i] + j * along : first] : 0.0)
-#define B_ONE(j) (j < there ? b[j < there ? b_at[i] + j * along : first] : 0.0)
+#define A_ONE(j) (j < there ? a_get(j < there ? a_at[i] + j * along : first) : 0.0)
+#define B_ONE(j) (j < there ? b_get(j < there ? b_at[i] + j * along : first) : 0.0)
 
 /* `left` of k are there. Where none is, what lies at `first` is loaded and not kept. */
 void load_a(uint i, uint first, uint row, uint left)
@@ -81,7 +79,7 @@ void load_a(uint i, uint first, uint row, uint left)
     uvec2 p = load_of(i, A_ALONG_K, FOURS_M);
     bool inside = p.y < left;
     if (A_FOURS) {
-        a_next[i] = a4[inside ? a_at[i] : first >> 2];
+        a_next[i] = a_get4(inside ? a_at[i] : first >> 2);
         a_at[i] += BK * args.a_col / 4u;
     } else {
         uint there = A_ALONG_K ? left_of(p.y, left) : left_of(row + p.x, args.m);
@@ -97,7 +95,7 @@ void load_b(uint i, uint first, uint col, uint left)
     uvec2 p = load_of(i, B_ALONG_K, FOURS_N);
     bool inside = p.y < left;
     if (B_FOURS) {
-        b_next[i] = b4[inside ? b_at[i] : first >> 2];
+        b_next[i] = b_get4(inside ? b_at[i] : first >> 2);
         b_at[i] += BK * args.b_row / 4u;
     } else {
         uint there = B_ALONG_K ? left_of(p.y, left) : left_of(col + p.x, args.n);
@@ -146,7 +144,7 @@ void store_four(vec4 sum, uint to, uint n, bool first, bool last)
         if (last) {
             [[unroll]] for (uint j = 0u; j < 4u; j++) sum[j] = finished(sum[j], to + j, n + j);
         }
-        c4[(args.c_offset + to) >> 2] = sum;
+        c_put4((args.c_offset + to) >> 2, sum);
         return;
     }
     [[unroll]] for (uint j = 0u; j < 4u; j++) {
@@ -155,7 +153,7 @@ void store_four(vec4 sum, uint to, uint n, bool first, bool last)
             float value = sum[j];
             if (!first)
                 value = c[at] + value;
-            c[at] = last ? finished(value, to + j, n + j) : value;
+            c_put(at, last ? finished(value, to + j, n + j) : value);
         }
     }
 }

@@ -4,14 +4,14 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
+#include "lib/storage.glsl"
 
 DTI_PUSH(DTI_ARGS_PRODUCT_SUM)
 layout(binding = 0) readonly buffer buffer_x { float x[]; };
 layout(binding = 0) readonly buffer buffer_x4 { vec4 x4[]; };
-layout(binding = 1) readonly buffer buffer_beside { float beside[]; };
-layout(binding = 2) writeonly buffer buffer_c { float c[]; };
-layout(binding = 2) writeonly buffer buffer_c4 { vec4 c4[]; };
-layout(binding = 3) readonly buffer buffer_bias { float bias[]; };
+DTI_READS(1u, beside)
+DTI_WRITES(2u, writeonly, c)
+DTI_READS(3u, bias)
 #include "lib/epilogue.glsl"
 
 /* Values from `at` on, `apart` from each other, in chains of DTI_PRODUCT_CHAIN. Four are read before
@@ -44,11 +44,11 @@ void main()
     if (((args.n | args.part | args.x_offset | args.c_offset) & 3u) == 0u) {
         vec4 sum = sum_of_four((args.x_offset + i) >> 2, args.part >> 2);
         [[unroll]] for (uint j = 0u; j < 4u; j++) sum[j] = finished(sum[j], i + j, (i + j) % args.cols);
-        c4[(args.c_offset + i) >> 2] = sum;
+        c_put4((args.c_offset + i) >> 2, sum);
         return;
     }
     for (uint j = i; j < min(i + 4u, args.n); j++) {
         float sum = sum_of(args.x_offset + j, args.part);
-        c[args.c_offset + j] = finished(sum, j, j % args.cols);
+        c_put(args.c_offset + j, finished(sum, j, j % args.cols));
     }
 }

@@ -6,12 +6,12 @@
 float finished(float value, uint to, uint j)
 {
     if (spec0 == DTI_BIAS)
-        value += bias[args.bias_offset + j];
+        value += bias_get(args.bias_offset + j);
     if (spec0 == DTI_BIAS_BESIDE)
-        value += beside[args.bias_offset + j];
+        value += beside_get(args.bias_offset + j);
     if (spec1 == DTI_EPILOGUE_RELU_GRAD)
-        return bias[args.operand_offset + to] > 0.0 ? value : 0.0;
+        return bias_get(args.operand_offset + to) > 0.0 ? value : 0.0;
     if (spec1 == DTI_EPILOGUE_ADD)
-        return value + bias[args.operand_offset + to];
+        return value + bias_get(args.operand_offset + to);
     return spec1 == DTI_EPILOGUE_RELU ? dti_max(value, 0.0) : value;
 }

@@ -49,84 +49,86 @@ uint dti_half_beside(uint at)
     return (at & 1u) != 0u ? 0xffffu : 0xffff0000u;
 }
 
-#define DTI_STORED(number, x)                                                                      \
-    const bool x##_HALF = (TYPES >> 2u * number & 3u) != 0u;                                       \
-    const bool x##_BF16 = (TYPES >> 2u * number & 3u) == DTI_STORED_BF16;
+#define DTI_STORED(number, name)                                                                   \
+    const bool name##_HALF = (TYPES >> 2u * number & 3u) != 0u;                                    \
+    const bool name##_BF16 = (TYPES >> 2u * number & 3u) == DTI_STORED_BF16;
 
 /* Binding `number`, readonly. x_get(at): element `at`; x_get4(i): those from 4 i on. */
-#define DTI_READS(number, x)                                                                       \
-    DTI_STORED(number, x)                                                                          \
-    layout(binding = number) readonly buffer buffer_##x { float x[]; };                            \
-    layout(binding = number) readonly buffer buffer_##x##4 { vec4 x##4[]; };                       \
-    layout(binding = number) readonly buffer buffer_##x##_words { uint x##_words[]; };             \
-    layout(binding = number) readonly buffer buffer_##x##_words2 { uvec2 x##_words2[]; };          \
-    vec2 x##_pair(uint word)                                                                       \
+#define DTI_READS(number, name)                                                                    \
+    DTI_STORED(number, name)                                                                       \
+    layout(binding = number) readonly buffer buffer_##name { float name[]; };                      \
+    layout(binding = number) readonly buffer buffer_##name##4 { vec4 name##4[]; };                 \
+    layout(binding = number) readonly buffer buffer_##name##_words { uint name##_words[]; };       \
+    layout(binding = number) readonly buffer buffer_##name##_words2 { uvec2 name##_words2[]; };    \
+    vec2 name##_pair(uint word)                                                                    \
     {                                                                                              \
         vec2 pair;                                                                                 \
-        if (x##_BF16)                                                                              \
+        if (name##_BF16)                                                                           \
             pair = vec2(uintBitsToFloat(word << 16), uintBitsToFloat(word & 0xffff0000u));         \
         else                                                                                       \
             pair = unpackHalf2x16(word);                                                           \
         return pair;                                                                               \
     }                                                                                              \
-    float x##_get(uint at)                                                                         \
+    float name##_get(uint at)                                                                      \
     {                                                                                              \
         float value;                                                                               \
-        if (x##_HALF) {                                                                            \
-            vec2 pair = x##_pair(x##_words[at >> 1]);                                              \
+        if (name##_HALF) {                                                                         \
+            vec2 pair = name##_pair(name##_words[at >> 1]);                                        \
             value = (at & 1u) != 0u ? pair.y : pair.x;                                             \
         } else {                                                                                   \
-            value = x[at];                                                                         \
+            value = name[at];                                                                      \
         }                                                                                          \
         return value;                                                                              \
     }                                                                                              \
-    vec4 x##_get4(uint i)                                                                          \
+    vec4 name##_get4(uint i)                                                                       \
     {                                                                                              \
         vec4 value;                                                                                \
-        if (x##_HALF) {                                                                            \
-            uvec2 words = x##_words2[i];                                                           \
-            value = vec4(x##_pair(words.x), x##_pair(words.y));                                    \
+        if (name##_HALF) {                                                                         \
+            uvec2 words = name##_words2[i];                                                        \
+            value = vec4(name##_pair(words.x), name##_pair(words.y));                              \
         } else {                                                                                   \
-            value = x##4[i];                                                                       \
+            value = name##4[i];                                                                    \
         }                                                                                          \
         return value;                                                                              \
     }
 
-/* Binding `number`, of which `how` is writeonly, or nothing. y_put(at, value), y_put4(i, value). The
+#define DTI_ANY_WAY /* neither readonly nor writeonly */
+
+/* Binding `number`, of which `how` is writeonly or DTI_ANY_WAY. y_put(at, value), y_put4(i, value). The
  * other half of a word may be another invocation's, also in place: one by itself is put there by two
  * atomic operations that leave the other as it is. */
-#define DTI_WRITES(number, how, y)                                                                 \
-    DTI_STORED(number, y)                                                                          \
-    layout(binding = number) how buffer buffer_##y { float y[]; };                                 \
-    layout(binding = number) how buffer buffer_##y##4 { vec4 y##4[]; };                            \
-    layout(binding = number) buffer buffer_##y##_words { uint y##_words[]; };                      \
-    layout(binding = number) how buffer buffer_##y##_words2 { uvec2 y##_words2[]; };               \
-    uint y##_rounded(float value)                                                                  \
+#define DTI_WRITES(number, how, name)                                                              \
+    DTI_STORED(number, name)                                                                       \
+    layout(binding = number) how buffer buffer_##name { float name[]; };                           \
+    layout(binding = number) how buffer buffer_##name##4 { vec4 name##4[]; };                      \
+    layout(binding = number) buffer buffer_##name##_words { uint name##_words[]; };                \
+    layout(binding = number) how buffer buffer_##name##_words2 { uvec2 name##_words2[]; };         \
+    uint name##_rounded(float value)                                                               \
     {                                                                                              \
         uint bits = floatBitsToUint(value);                                                        \
-        if (y##_BF16)                                                                              \
+        if (name##_BF16)                                                                           \
             bits = dti_bf16_of(bits);                                                              \
         else                                                                                       \
             bits = dti_f16_of(bits);                                                               \
         return bits;                                                                               \
     }                                                                                              \
-    void y##_put(uint at, float value)                                                             \
+    void name##_put(uint at, float value)                                                          \
     {                                                                                              \
-        if (y##_HALF) {                                                                            \
-            uint bits = y##_rounded(value);                                                        \
-            atomicAnd(y##_words[at >> 1], dti_half_beside(at));                                    \
-            atomicOr(y##_words[at >> 1], bits << (at & 1u) * 16u);                                 \
+        if (name##_HALF) {                                                                         \
+            uint bits = name##_rounded(value);                                                     \
+            atomicAnd(name##_words[at >> 1], dti_half_beside(at));                                 \
+            atomicOr(name##_words[at >> 1], bits << (at & 1u) * 16u);                              \
         } else {                                                                                   \
-            y[at] = value;                                                                         \
+            name[at] = value;                                                                      \
         }                                                                                          \
     }                                                                                              \
-    void y##_put4(uint i, vec4 value)                                                              \
+    void name##_put4(uint i, vec4 value)                                                           \
     {                                                                                              \
-        if (y##_HALF) {                                                                            \
-            uvec4 bits = uvec4(y##_rounded(value.x), y##_rounded(value.y), y##_rounded(value.z),   \
-                               y##_rounded(value.w));                                              \
-            y##_words2[i] = bits.xz | bits.yw << 16;                                               \
+        if (name##_HALF) {                                                                         \
+            uvec4 bits = uvec4(name##_rounded(value.x), name##_rounded(value.y),                   \
+                               name##_rounded(value.z), name##_rounded(value.w));                  \
+            name##_words2[i] = bits.xz | bits.yw << 16;                                            \
         } else {                                                                                   \
-            y##4[i] = value;                                                                       \
+            name##4[i] = value;                                                                    \
         }                                                                                          \
     }

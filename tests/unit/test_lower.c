@@ -359,3 +359,18 @@ TEST(launches_that_take_no_16_bits_work_on_copies_in_f32) {
     CHECK(lower_to(&c, NULL));
     lower_close(&c);
 }
+
+/* Of a device that runs workgroups by binding, since C may carry sums. */
+TEST(launches_take_16_bits_by_kernel_binding_and_device) {
+    const bool cpu = false, gpu = true; /* runs workgroups */
+    dti_launch gemm = {.kernel = DTI_K_GEMM}, reduce = {.kernel = DTI_K_REDUCE};
+    const dti_launch sum = {.kernel = DTI_K_PRODUCT_SUM}, copy = {.kernel = DTI_K_COPY};
+    CHECK(dti_launch_takes_half(&gemm, 2, cpu) && dti_launch_takes_half(&gemm, 2, gpu));
+    gemm.args.gemm.chunk = 512;
+    CHECK(dti_launch_takes_half(&gemm, 0, gpu) && !dti_launch_takes_half(&gemm, 2, gpu));
+    gemm.spec[0] = DTI_BIAS_BESIDE;
+    CHECK(dti_launch_takes_half(&gemm, 3, gpu) && !dti_launch_takes_half(&gemm, 1, gpu));
+    CHECK(dti_launch_takes_half(&sum, 2, gpu) && !dti_launch_takes_half(&sum, 0, gpu));
+    CHECK(dti_launch_takes_half(&copy, 1, gpu) && !dti_launch_takes_half(&sum, 2, cpu));
+    CHECK(!dti_launch_takes_half(&reduce, 0, gpu) && !dti_launch_takes_half(&reduce, 0, cpu));
+}

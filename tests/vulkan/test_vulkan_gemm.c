@@ -405,4 +405,100 @@ TEST(vulkan_gemm_has_the_same_bits_in_every_variant) {
     ON_EACH(gemm_try_all);
 }
 
+/* ---- operands and results of 16 bits */
+
+static uint16_t gemm_half(dt_dtype type, float x) {
+    return type == DT_BF16 ? dti_bf16_from_f32(x) : f16_from_f32(x);
+}
+
+static uint64_t gemm_elements(const gemm_run *r, int v) {
+    return r->places[v].bytes / DTI_WORD_BYTES;
+}
+
+/* The bindings of `halves` hold numbers that 16 bits have. */
+static void gemm_round(gemm_run *r, uint32_t halves, dt_dtype type) {
+    for (int v = GEMM_A; v <= GEMM_BIAS; v++) {
+        float *x = r->before + r->places[v].offset / DTI_WORD_BYTES;
+        for (uint64_t i = 0; i < gemm_elements(r, v) && halves >> v & 1; i++) {
+            const uint16_t half = gemm_half(type, x[i]);
+            x[i] = type == DT_BF16 ? dti_f32_from_bf16(half) : dti_f32_from_f16(half);
+        }
+    }
+}
+
+/* `to` is `from`, those bindings in 16 bits from where they lie. */
+static void gemm_pack(const gemm_run *r, uint32_t halves, dt_dtype type, const float *from,
+                      float *to) {
+    memcpy(to, from, DTI_WORD_BYTES * r->words);
+    for (int v = GEMM_A; v <= GEMM_BIAS; v++) {
+        const uint64_t at = r->places[v].offset / DTI_WORD_BYTES;
+        for (uint64_t i = 0; i < gemm_elements(r, v) && halves >> v & 1; i++) {
+            const uint16_t half = gemm_half(type, from[at + i]);
+            memcpy((char *)(to + at) + i * sizeof half, &half, sizeof half);
+        }
+        if (halves >> v & 1) /* what is behind them in the place is of no use */
+            memset((char *)(to + at) + 2 * gemm_elements(r, v), 0, 2 * gemm_elements(r, v));
+    }
+}
+
+/* By f32 of the same numbers, rounded then, is what the variant gives of 16 bits: to the last bit,
+ * and no neighbour is touched. */
+static void gemm_try_halves(vulkan_rig *rig, const gemm_case *c, uint32_t variant, uint32_t halves,
+                            dt_dtype type) {
+    gemm_run r;
+    if (!gemm_open(&r, c))
+        return;
+    float *wide = malloc(DTI_WORD_BYTES * r.words), *before = r.before;
+    gemm_round(&r, halves, type);
+    bool good = wide && gemm_try_variant(rig, &r, DTI_GEMM_IN_REGISTERS, r.after[0]);
+    if (good) {
+        gemm_pack(&r, halves, type, r.before, wide);
+        gemm_pack(&r, halves, type, r.after[0], r.after[1]);
+        for (int v = GEMM_A; v <= GEMM_BIAS; v++)
+            r.launch[0].dtype[v] = (uint8_t)(halves >> v & 1 ? type : DT_F32);
+        r.before = wide;
+        good = gemm_try_variant(rig, &r, variant, r.after[0]);
+    }
+    test_check(good && !memcmp(r.after[0], r.after[1], DTI_WORD_BYTES * r.words), __FILE__,
+               __LINE__, "%u x %u x %u, %d%d, bindings %x of %s: variant %u rounds otherwise", c->m,
+               c->n, c->k, c->turn_a, c->turn_b, halves, dti_dtype_name(type), variant);
+    free(wide);
+    free(before);
+}
+
+static void gemm_try_all_halves(vulkan_rig *rig) {
+    enum { A = 1 << GEMM_A, B = 1 << GEMM_B, C = 1 << GEMM_C, BIAS = 1 << GEMM_BIAS };
+    static const struct {
+        gemm_case of;
+        uint32_t variant, halves;
+    } cases[] = {
+        {{128, 128, 32, false, false, DTI_EPILOGUE_RELU, 1, 0, true, 0}, DTI_GEMM_128X128, A | B},
+        {{132, 68, 20, false, true, DTI_EPILOGUE_NONE, 2, 0, true, 0}, DTI_GEMM_32X64, A | B | C},
+        {{68, 132, 12, true, false, DTI_EPILOGUE_RELU_GRAD, 1, 0, false, 0},
+         DTI_GEMM_64X64,
+         A | B | C | BIAS},
+        {{36, 40, 44, true, true, DTI_EPILOGUE_NONE, 1, 0, false, 0}, DTI_GEMM_32X32, B | C},
+        {{129, 67, 33, false, false, DTI_EPILOGUE_RELU, 1, 0, true, 0}, DTI_GEMM_32X64, A | B | C},
+        {{33, 127, 7, false, true, DTI_EPILOGUE_NONE, 1, 1, true, 0}, DTI_GEMM_64X64, A | C | BIAS},
+        {{65, 68, 84, false, true, DTI_EPILOGUE_RELU, 2, 0, true, 32}, DTI_GEMM_32X32, A | B},
+        {{10, 37, 39, true, false, DTI_EPILOGUE_RELU_GRAD, 2, 1, false, 0},
+         DTI_GEMM_NARROW,
+         A | B | C | BIAS},
+        {{64, 40, 32, false, false, DTI_EPILOGUE_RELU, 2, 0, true, 0}, 0, A | B | C},
+        {{20, 36, 24, false, true, DTI_EPILOGUE_NONE, 1, 0, true, 0}, 0, A | B | C | BIAS},
+        {{36, 24, 12, true, false, DTI_EPILOGUE_RELU_GRAD, 1, 0, false, 0}, 0, A | B | C | BIAS},
+        {{13, 11, 9, true, true, DTI_EPILOGUE_NONE, 2, 1, true, 0}, 0, B | C},
+        {{24, 16, 64, false, true, DTI_EPILOGUE_ADD, 1, 0, false, 16}, 0, A | B | BIAS},
+    };
+    const bool quick = vulkan_is_quick(rig);
+    for (size_t i = 0; i < DTI_COUNT(cases) && !rig->in->options.no_unified; i++)
+        if (quick || cases[i].variant == 0)
+            gemm_try_halves(rig, &cases[i].of, cases[i].variant, cases[i].halves,
+                            i % 3 == 2 ? DT_F16 : DT_BF16);
+}
+
+TEST(vulkan_gemm_of_16_bits_has_the_bits_of_f32_rounded_once_in_every_variant) {
+    ON_EACH(gemm_try_all_halves);
+}
+
 #endif

@@ -379,10 +379,11 @@ static int dti_launch_output(const dti_launch *l) {
     return b;
 }
 
-/* The operand takes the place of the bias, which ADD lets go to another. */
+/* The operand takes the place of the bias, which ADD lets go to another. A sum of 16 bits is of a
+ * product that was rounded before. */
 static bool dti_product_takes(const dti_launch *l, uint32_t epilogue, const dti_view *operand) {
     if (epilogue == DTI_EPILOGUE_ADD)
-        return dti_kernel_info_of(l->kernel)->free_bias;
+        return dti_kernel_info_of(l->kernel)->free_bias && !dti_is_half(operand->dtype);
     return epilogue == DTI_EPILOGUE_RELU || l->spec[0] == 0;
 }
 

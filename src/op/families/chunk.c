@@ -128,6 +128,10 @@ static bool dti_product_sum_free_bias(dti_emit *e, uint32_t launch) {
     return true;
 }
 
+static bool dti_product_sum_grid_halves(const dti_launch *l, int binding) {
+    return binding != 0; /* parts are of f32 */
+}
+
 static dti_effort dti_product_sum_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_product_sum *a = &l->args.product_sum;
     return (dti_effort){a->parts, (uint64_t)a->parts * a->n};
@@ -168,7 +172,7 @@ static void dti_cpu_product_sum(const dti_cpu_task *task, int64_t begin, int64_t
 
 /* Bound as the product is that it ends. spec0: DTI_BIAS_*; spec1: epilogue */
 DTI_KERNEL(PRODUCT_SUM, product_sum, "rrwr", ITEM, .run = dti_cpu_product_sum, .grain = 16384,
-           .each = DTI_WORD(product_sum, parts), .takes = dti_product_takes,
-           .put_operand = dti_product_sum_put_operand, .free_bias = dti_product_sum_free_bias,
-           .invocations = dti_quarter_invocations, .rounds = dti_product_sum_rounds,
-           .effort = dti_product_sum_effort);
+           .grid_halves = dti_product_sum_grid_halves, .each = DTI_WORD(product_sum, parts),
+           .takes = dti_product_takes, .put_operand = dti_product_sum_put_operand,
+           .free_bias = dti_product_sum_free_bias, .invocations = dti_quarter_invocations,
+           .rounds = dti_product_sum_rounds, .effort = dti_product_sum_effort);

@@ -55,6 +55,24 @@ static void dti_emit_gemm(dti_emit *e, const dti_args_gemm *args, uint32_t a, ui
         dti_emit_gemm_to(e, &g, a, b, e->out.value, bias);
 }
 
+/* Where chunks are added in C, and the result has 16 bits, it is made in f32 and rounded behind its
+ * last product. Returns the place of the result. */
+static dti_view dti_product_begin(dti_emit *e, dti_gemm_cuts cut) {
+    const dti_view out = e->out;
+    if (e->workgroups && cut.chunk && dti_is_half(out.dtype)) {
+        const uint64_t n = (uint64_t)dti_view_elements(&out);
+        e->out = dti_view_packed(dti_emit_scratch(e, DT_F32, n), &out, 0);
+        e->out.dtype = DT_F32;
+    }
+    return out;
+}
+
+static void dti_product_end(dti_emit *e, const dti_view *out) {
+    if (e->out.value != out->value)
+        dti_emit_copy(e, &e->out, out, DTI_COPY_WORD);
+    e->out = *out;
+}
+
 /* ---- matmul: attr.i[0], i[1] = transpose a, b. */
 /* K is in both, and of a and b only the result is known. */
 static double dti_matmul_macs(const dt_graph *g, const dti_node *n) {
@@ -107,16 +125,22 @@ static void dti_matmul_grad(dti_grad *g) {
     }
 }
 
+static dti_gemm_cuts dti_matmul_cuts(const dti_view *y, int64_t k) {
+    return dti_gemm_cuts_parts((uint64_t)k, 0,
+                               dti_gemm_chain((uint64_t)y->dim[4], (uint64_t)y->dim[5]));
+}
+
 /* The four leading axes as at most two batch axes; what is left over is looped on the host. */
 static void dti_matmul_emit(dti_emit *e) {
     bool ta = e->node->attr.i[0] != 0, tb = e->node->attr.i[1] != 0;
-    dti_view a = dti_emit_in(e, 0), b = dti_emit_in(e, 1), c = e->out;
+    dti_view a = dti_emit_in(e, 0), b = dti_emit_in(e, 1);
+    const dti_gemm_cuts cut = dti_matmul_cuts(&e->out, a.dim[ta ? 4 : 5]);
+    const dti_view out = dti_product_begin(e, cut), c = e->out;
     int64_t dim[DTI_AXES];
     memcpy(dim, c.dim, sizeof dim);
     dim[4] = dim[5] = 1;
     dti_view wide_a = dti_view_broadcast(&a, dim), wide_b = dti_view_broadcast(&b, dim);
-    const dti_view *views[3] = {&wide_a, &wide_b, &c};
-    dti_walk w = dti_walk_make(dim, views, 3);
+    dti_walk w = dti_walk_make(dim, (const dti_view *const[]){&wide_a, &wide_b, &c}, 3);
     dti_args_gemm g = {
         .m = (uint32_t)c.dim[4], .n = (uint32_t)c.dim[5], .k = (uint32_t)a.dim[ta ? 4 : 5]};
     g.a_row = (uint32_t)a.stride[ta ? 5 : 4];
@@ -143,9 +167,9 @@ static void dti_matmul_emit(dti_emit *e) {
         g.a_offset = (uint32_t)at[0];
         g.b_offset = (uint32_t)at[1];
         g.c_offset = (uint32_t)at[2];
-        dti_emit_gemm(e, &g, a.value, b.value, DTI_UNBOUND,
-                      dti_gemm_cuts_parts(g.k, 0, dti_gemm_chain(g.m, g.n)));
+        dti_emit_gemm(e, &g, a.value, b.value, DTI_UNBOUND, cut);
     }
+    dti_product_end(e, &out);
 }
 
 DT_API dt_tensor dt_matmul_transposed(dt_tensor a, dt_tensor b, bool transpose_a,
@@ -231,10 +255,13 @@ static void dti_linear_emit(dti_emit *e) {
         *(e->node->op == DTI_OP_LINEAR ? &g.b_col : &g.b_row) = (uint32_t)b.dim[5];
     g.a_offset = (uint32_t)a.offset;
     g.b_offset = (uint32_t)b.offset;
-    g.c_offset = (uint32_t)e->out.offset;
     const uint32_t bias = dti_emit_given(e, 2, &g.bias_offset);
-    dti_emit_gemm(e, &g, a.value, b.value, bias,
-                  dw ? dti_gemm_cuts_over_rows(g.m, g.n, g.k) : dti_linear_cuts(&e->out, &g));
+    const dti_gemm_cuts cut =
+        dw ? dti_gemm_cuts_over_rows(g.m, g.n, g.k) : dti_linear_cuts(&e->out, &g);
+    const dti_view out = dti_product_begin(e, cut);
+    g.c_offset = (uint32_t)e->out.offset;
+    dti_emit_gemm(e, &g, a.value, b.value, bias, cut);
+    dti_product_end(e, &out);
 }
 
 DT_API dt_tensor dt_linear(dt_tensor x, dt_tensor w, dt_tensor b) {

@@ -88,8 +88,6 @@ static uint32_t dti_gemm_lies(const dti_launch *l) {
     const dti_args_gemm *g = &l->args.gemm;
     const bool a_k = g->a_col == 1, b_k = g->b_row == 1;
     uint32_t lies = (a_k ? DTI_GEMM_LIES_A_K : 0) | (b_k ? DTI_GEMM_LIES_B_K : 0);
-    if (dti_launch_is_half(l))
-        return lies; /* and in one chain: no such product is cut */
     if ((a_k || g->a_row == 1) &&
         dti_gemm_by_fours(g->a_offset, g->a_batch0, g->a_batch1, a_k ? g->a_row : g->a_col,
                           a_k ? g->k | g->chunk | g->apart : g->m))
@@ -158,6 +156,12 @@ static bool dti_gemm_free_bias(dti_emit *e, uint32_t launch) {
     to->args.gemm.bias_offset = bias_at;
     to->spec[0] = DTI_BIAS_BESIDE;
     return true;
+}
+
+/* C in f32 alone where it carries sums of chunks, or parts of them; B where it has the bias too. */
+static bool dti_gemm_grid_halves(const dti_launch *l, int binding) {
+    const dti_args_gemm *g = &l->args.gemm;
+    return binding == 2 ? !g->chunk && !g->apart : binding != 1 || l->spec[0] != DTI_BIAS_BESIDE;
 }
 
 /* A matrix [rows, cols] or its transpose, twice; where no bias lies among its rows, with a gap
@@ -258,10 +262,10 @@ static uint64_t dti_gemm_rounds(const dti_launch *l, uint32_t local) {
 
 /* spec0: DTI_BIAS_*; spec1: epilogue */
 DTI_KERNEL(GEMM, gemm, "rrwr", ITEM, .run = dti_cpu_gemm, .halves = true,
-           .outer = dti_cpu_items_gemm, .grain_of = dti_cpu_grain_gemm,
-           .scratch_bytes = dti_cpu_scratch_gemm, .takes = dti_product_takes,
-           .put_operand = dti_gemm_put_operand, .free_bias = dti_gemm_free_bias,
-           .local = {64, 64, 128, 128, 256, 128, 128},
+           .grid_halves = dti_gemm_grid_halves, .outer = dti_cpu_items_gemm,
+           .grain_of = dti_cpu_grain_gemm, .scratch_bytes = dti_cpu_scratch_gemm,
+           .takes = dti_product_takes, .put_operand = dti_gemm_put_operand,
+           .free_bias = dti_gemm_free_bias, .local = {64, 64, 128, 128, 256, 128, 128},
            .rivals = {[DTI_GEMM_32X32] = DTI_GEMM_OR(32X64),
                       [DTI_GEMM_32X64] = DTI_GEMM_OR(32X32) | DTI_GEMM_OR(64X64),
                       [DTI_GEMM_64X64] = DTI_GEMM_OR(32X64) | DTI_GEMM_OR(128X128),
