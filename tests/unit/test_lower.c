@@ -339,7 +339,8 @@ TEST(mixed_precision_casts_by_the_precision_of_the_rows_and_each_value_once) {
 TEST(launches_that_take_no_16_bits_work_on_copies_in_f32) {
     lower_case c;
     REQUIRE(lower_open(&c, 4));
-    c.program.precision = DT_PRECISION_BF16;
+    const dt_tensor x = dt_input(c.graph, "rows", DT_BF16, dt_dims(4, 4));
+    c.program = (dt_program_desc){.outputs = {dt_softmax(x, -1)}, .batch = 4};
     c.desc.limits.workgroups = true;
     REQUIRE(lower_begin(&c) && lower_to(&c, "emit"));
     dti_code *code = c.w.code;
