@@ -168,11 +168,13 @@ DTI_OPTIMIZE_SPEED
 #include "kernel/pool.h"
 #include "kernel/conv.h"
 #include "kernel/half.h"
+#include "kernel/half_product.h"
 #include "kernel/isa_kernels.h"
 #ifdef DTI_COMPILES_KERNELS
 #include "kernel/wide.c"
 #include "kernel/gemm.c"
 #include "kernel/gemm_half.c"
+#include "kernel/half_product.c"
 #include "kernel/conv_walk.c"
 #include "kernel/conv_dw.c"
 #endif

@@ -157,6 +157,9 @@ typedef struct dti_op_family {
     /* Which operands its launches take in 16 bits: bit i is input i, DTI_HALF_OUT the result. The
      * others are cast. */
     uint16_t halves;
+    /* Of a LOW row whose launches round between its inputs and its result: inputs that they take in
+     * 16 bits together, and no cast is folded into them. Others are f32. 0: `halves` says it. */
+    uint16_t low;
     /* Of a row that moves elements and computes none: e, of its first input, becomes the element
      * that was this one's; false: it is of no input. NULL: the row computes. */
     bool (*source)(const dt_graph *g, const dti_node *n, dti_element *e);

@@ -112,9 +112,9 @@
       "(y, dy) -> y (dy - sum y dy)")                                                              \
     X(LOG_SOFTMAX_GRAD, log_softmax_grad, "2", ROWWISE, F32, softmax_grad, 1,                      \
       "(y, dy) -> dy - e^y sum dy")                                                                \
-    X(ATTENTION, attention, "3+", ROWWISE, F32, attention, 0,                                      \
+    X(ATTENTION, attention, "3+", ROWWISE, LOW, attention, 0,                                      \
       "(q, k, v, mask) -> rows (softmax(scale q k^T) v, largest score m, log sum e^(score - m))")  \
-    X(ATTENTION_GRAD, attention_grad, "5+", ROWWISE, F32, attention_grad, 0,                       \
+    X(ATTENTION_GRAD, attention_grad, "5+", ROWWISE, LOW, attention_grad, 0,                       \
       "(q, k, v, dy, rows (m, log sum e^(score - m), sum y dy), mask) -> (dq, dk, dv)")            \
     X(RECURRENCE, recurrence, "3+", ROWWISE, F32, recurrence, 0,                                   \
       "(gates' sums of inputs, W_hh, state, b_hn or W_hr) -> (h, last h, last c, what is kept)")   \

@@ -25,6 +25,8 @@ static dt_tensor dti_autocast_to(dt_tensor x, dt_dtype to) {
 /* Whether a row's launches take all of its operands in 16 bits. */
 static bool dti_autocast_takes(const dti_op_info *info, uint32_t count) {
     uint32_t wanted = DTI_HALF_OUT;
+    if (info->precision == DTI_PRECISION_LOW && info->family->low)
+        return true;
     for (uint32_t i = 0; i < count && i < DTI_INPUTS_MAX; i++)
         wanted |= info->precision != DTI_PRECISION_LOW || i < DTI_AUTOCAST_OPERANDS ? 1u << i : 0u;
     return info->family->view || (info->family->halves & wanted) == wanted;
@@ -52,7 +54,12 @@ static const dt_tensor *dti_autocast_inputs(const dti_op_info *info, const dt_te
         return in;
     const dt_dtype to = dti_autocast_type(info, in, count);
     const bool bias = info->precision == DTI_PRECISION_LOW && to != DT_F32;
-    for (uint32_t i = 0; i < count; i++)
-        room[i] = bias && i >= DTI_AUTOCAST_OPERANDS ? in[i] : dti_autocast_to(in[i], to);
+    const uint32_t low = info->family->low;
+    for (uint32_t i = 0; i < count; i++) {
+        if (bias && low)
+            room[i] = dti_autocast_to(in[i], low >> i & 1 ? to : DT_F32);
+        else
+            room[i] = bias && i >= DTI_AUTOCAST_OPERANDS ? in[i] : dti_autocast_to(in[i], to);
+    }
     return room;
 }

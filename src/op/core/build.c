@@ -159,6 +159,22 @@ static bool dti_build_product(dti_build *b) {
     return real;
 }
 
+/* The first `low` inputs are floats of one type, which the result is of; the others are f32. */
+static bool dti_build_low(dti_build *b, uint32_t low) {
+    const uint32_t count = b->count;
+    b->count = DTI_MIN(low, count);
+    if (!dti_build_real(b))
+        return false;
+    b->count = count;
+    for (uint32_t i = low; i < count; i++) {
+        const dt_dtype dtype = dti_node_of(b->inputs[i])->dtype;
+        if (dtype != DT_F32)
+            return dti_build_fail(b, "input %u is %s, and f32 is needed: dt_cast it", i + 1,
+                                  dti_dtype_name(dtype));
+    }
+    return true;
+}
+
 /* The result has the first input's shape. */
 static bool dti_shape_same(dti_build *b) {
     if (!dti_build_real(b))

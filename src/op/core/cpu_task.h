@@ -15,6 +15,10 @@ static inline const float *dti_cpu_in(const dti_cpu_task *t, int binding, uint32
 static inline float *dti_cpu_out(const dti_cpu_task *t, int binding, uint32_t offset) {
     return (float *)t->buf[binding] + offset;
 }
+/* Element `offset` of an operand, whatever its type. */
+static inline void *dti_cpu_at(const dti_cpu_task *t, int binding, int64_t offset) {
+    return (char *)t->buf[binding] + dti_bytes(t->launch->dtype[binding], (uint64_t)offset);
+}
 static inline int64_t dti_cpu_grain(const dti_cpu_task *t) {
     const dti_kernel_info *k = dti_kernel_info_of(t->launch->kernel);
     const uint32_t *words = (const uint32_t *)(const void *)&t->launch->args;

@@ -59,7 +59,7 @@ static bool dti_attention_mask_fits(dti_build *b, const dti_node *mask) {
 }
 
 static bool dti_attention_shape(dti_build *b) {
-    if (!dti_build_f32(b) || !dti_attention_fits(b) ||
+    if (!dti_build_low(b, 3) || !dti_attention_fits(b) ||
         (b->count > 3 && !dti_attention_mask_fits(b, dti_node_of(b->inputs[3]))))
         return false;
     const dt_shape q = b->in[0]->shape, v = dti_node_of(b->inputs[2])->shape;
@@ -67,6 +67,7 @@ static bool dti_attention_shape(dti_build *b) {
     if (b->out.attr.f[1] > 0.0f && weights > INT32_MAX)
         return dti_build_fail(b, "dropout of 2^31 weights and more in a sample");
     b->out.shape = (dt_shape){2, {q.dim[1], q.dim[0] * (v.dim[2] + 2)}};
+    b->out.dtype = DT_F32; /* largest scores and logarithms need it */
     return true;
 }
 
@@ -82,7 +83,7 @@ static bool dti_attention_grad_shape(dti_build *b) {
     const dti_attention a =
         dti_attention_sizes(b->in[0]->shape, b->in[1]->shape, dti_node_of(b->inputs[2])->shape);
     const dt_shape dy = {2, {a.tq, a.heads * a.dv}}, logs = {2, {a.tq, 3 * a.heads}};
-    if (!dti_build_f32(b) || !dti_attention_fits(b))
+    if (!dti_build_low(b, 4) || !dti_attention_fits(b))
         return false;
     if (!dti_shape_equal(dti_node_of(b->inputs[3])->shape, dy) ||
         !dti_shape_equal(dti_node_of(b->inputs[4])->shape, logs))
@@ -180,7 +181,8 @@ static void dti_attention_together(dti_emit *e, dti_view *v, int count, bool sta
         one = one && v[i].value == v[0].value;
         all += dti_view_elements(&v[i]);
     }
-    const uint32_t value = one ? v[0].value : dti_emit_scratch(e, DT_F32, (uint64_t)all);
+    const dt_dtype dtype = (dt_dtype)v[0].dtype;
+    const uint32_t value = one ? v[0].value : dti_emit_scratch(e, dtype, (uint64_t)all);
     for (int i = 0; i < count && !one; i++) {
         const dti_view to = dti_view_packed(value, &v[i], at);
         dti_emit_copy(e, &v[i], &to, DTI_COPY_WORD);
@@ -433,14 +435,14 @@ DTI_KERNEL(ATTENTION, attention, "rrrw", GROUP, .run = dti_cpu_attention,
            .outer = dti_cpu_items_attention, .grain_of = dti_cpu_grain_attention,
            .scratch_bytes = dti_cpu_scratch_attention, .local = {DTI_ATTENTION_LANES},
            .width = dti_attention_width, .tile = dti_attention_tile, .rounds = dti_attention_rounds,
-           .effort = dti_attention_effort);
+           .effort = dti_attention_effort, .halves = true);
 
 /* (q, k and v, dy, largest scores and logarithms and sums and mask, dq dk dv) */
 DTI_KERNEL(ATTENTION_GRAD, attention_grad, "rrrw", GROUP, .run = dti_cpu_attention_grad,
            .grain_of = dti_cpu_grain_attention, .outer = dti_cpu_items_attention_grad,
            .scratch_bytes = dti_cpu_scratch_attention, .local = {DTI_ATTENTION_LANES},
            .width = dti_attention_width, .tile = dti_attention_tile, .rounds = dti_attention_rounds,
-           .effort = dti_attention_effort);
+           .effort = dti_attention_effort, .halves = true);
 
 /* By heads: of queries, keys and values alike. Slopes and drawn weights depend on a head's number,
  * which a tensor rank does not know. */
@@ -460,8 +462,8 @@ static bool dti_attention_parted(dti_parting *s) {
     return !(dti_attention_flags(s->n) & heads) && a.kv_heads % s->tp_ranks == 0;
 }
 
-DTI_FAMILY(attention, .shape = dti_attention_shape, .grad = dti_attention_grad_rule,
+DTI_FAMILY(attention, .low = 7, .shape = dti_attention_shape, .grad = dti_attention_grad_rule,
            .macs = dti_attention_macs, .part = dti_attention_parted);
 
-DTI_FAMILY(attention_grad, .shape = dti_attention_grad_shape, .lower = dti_attention_grad_lower,
+DTI_FAMILY(attention_grad, .low = 15, .shape = dti_attention_grad_shape, .lower = dti_attention_grad_lower,
            .macs = dti_attention_macs);

@@ -1,18 +1,32 @@
 /* Attention on the CPU: a block of queries goes over the keys it sees, block by block; scores are a
  * product of the queries and the keys turned, in memory of the worker. Results of a query are sums
  * in the order of keys, gradients of keys in the order of heads and queries, so nothing hangs on
- * threads. With more keys or queries than DTI_ATTENTION_SPAN, sums of spans are added in double. */
+ * threads. With more keys or queries than DTI_ATTENTION_SPAN, sums of spans are added in double.
+ * Operands in 16 bits are multiplied where they lie, and so are weights and slopes rounded to that
+ * type; scores, statistics and sums are floats. */
 
 #define DTI_ATTENTION_QUERIES 64 /* of a block: their scores and sums stay in L2 */
 #define DTI_ATTENTION_KEYS 256
 #define DTI_ATTENTION_ITEM 256  /* queries of an item, for which keys are turned once */
 #define DTI_ATTENTION_SPAN 4096 /* keys, or queries, that are added up in float */
 
+/* A matrix of floats, or of what q, k and v are. */
+typedef struct dti_attention_matrix {
+    const void *at;
+    int64_t row, col;
+} dti_attention_matrix;
+
 /* A worker's memory, and the head it is at. */
 typedef struct dti_attention_work {
     const dti_cpu_task *task;
     const dti_args_attention *a;
     uint32_t flags;
+    dt_dtype type;         /* of q, k, v and dy */
+    bool half;             /* it has 16 bits */
+    float q_scale, s_scale; /* of queries, exact in that type; of scores */
+    const uint16_t *k16, *v16; /* the head's, in place */
+    uint16_t *q16, *s16, *ds16;
+    float *dq, *dk, *dv; /* sums that are narrowed when they are complete */
     float *kt, *vt, *k, *v; /* of the head: turned [size][ld], and [tk][size to a vector] */
     float *q, *s, *ds, *m, *gemm;
     double *sum, *wide, *wide_keys; /* of rows of weights; of spans: of queries, dk and dv */
@@ -32,6 +46,43 @@ static bool dti_attention_is_long(const dti_launch *l) {
            (int64_t)a->tq * (a->heads / a->kv_heads) > DTI_ATTENTION_SPAN;
 }
 
+/* A power of two scales queries without rounding; the rest of the factor scales their scores. */
+static void dti_attention_split_scale(dti_attention_work *w) {
+    const float scale = w->a->scale;
+    w->q_scale = w->half ? dti_f32_from_bits(dti_bits_from_f32(scale) & 0xff800000u) : scale;
+    if (w->q_scale == 0)
+        w->q_scale = 1;
+    w->s_scale = w->half ? scale / w->q_scale : 1;
+}
+
+/* What only operands in 16 bits need. */
+static void dti_attention_lay_half(dti_attention_work *w, bool grad, float *memory, size_t *at) {
+    const dti_args_attention *a = w->a;
+    const int64_t scores = DTI_ATTENTION_QUERIES * DTI_ATTENTION_KEYS;
+    w->q16 = (void *)dti_scratch_take(memory, at, DTI_ATTENTION_QUERIES * w->d16 / 2);
+    w->s16 = (void *)dti_scratch_take(memory, at, scores / 2);
+    w->ds16 = (void *)dti_scratch_take(memory, at, grad ? scores / 2 : 0);
+    w->dq = dti_scratch_take(memory, at, grad ? DTI_ATTENTION_QUERIES * (int64_t)a->d : 0);
+    w->dk = dti_scratch_take(memory, at, grad ? (int64_t)a->tk * a->d : 0);
+    w->dv = dti_scratch_take(memory, at, grad ? (int64_t)a->tk * a->dv : 0);
+    w->gemm = dti_scratch_take(
+        memory, at,
+        dti_half_block_floats(DTI_ATTENTION_KEYS, DTI_ATTENTION_KEYS, DTI_ATTENTION_KEYS));
+}
+
+/* What only floats need. */
+static void dti_attention_lay_float(dti_attention_work *w, bool grad, float *memory, size_t *at) {
+    const dti_args_attention *a = w->a;
+    const dti_gemm widest = {.m = DTI_ATTENTION_KEYS, .n = DTI_ATTENTION_KEYS, .k = DTI_GEMM_KC};
+    w->kt = dti_scratch_take(memory, at, w->ld * a->d);
+    w->vt = dti_scratch_take(memory, at, grad ? w->ld * a->dv : 0);
+    w->k = dti_scratch_take(memory, at, grad ? w->d16 * a->tk : 0);
+    w->v = dti_scratch_take(memory, at, grad ? 0 : w->dv16 * a->tk);
+    w->q = dti_scratch_take(memory, at, DTI_ATTENTION_QUERIES * w->d16);
+    w->gemm =
+        dti_scratch_take(memory, at, (int64_t)(dti_gemm_scratch_bytes(&widest) / sizeof(float)));
+}
+
 static double *dti_attention_take_wide(float *memory, size_t *used, int64_t n) {
     return (double *)(void *)dti_scratch_take(memory, used, 2 * n);
 }
@@ -41,17 +92,15 @@ static size_t dti_attention_lay(dti_attention_work *w, const dti_launch *l, floa
     const dti_args_attention *a = &l->args.attention;
     const bool grad = l->kernel == DTI_K_ATTENTION_GRAD;
     const int64_t scores = DTI_ATTENTION_QUERIES * DTI_ATTENTION_KEYS;
-    const dti_gemm widest = {.m = DTI_ATTENTION_KEYS, .n = DTI_ATTENTION_KEYS, .k = DTI_GEMM_KC};
     size_t at = 0;
-    *w = (dti_attention_work){.a = a, .flags = l->spec[0], .kv = -1};
+    *w = (dti_attention_work){
+        .a = a, .flags = l->spec[0], .kv = -1, .type = (dt_dtype)l->dtype[0]};
+    w->half = dti_is_half(w->type);
+    dti_attention_split_scale(w);
     w->ld = dti_to_16(a->tk);
     w->d16 = dti_to_16(a->d);
     w->dv16 = dti_to_16(a->dv);
-    w->kt = dti_scratch_take(memory, &at, w->ld * a->d);
-    w->vt = dti_scratch_take(memory, &at, grad ? w->ld * a->dv : 0);
-    w->k = dti_scratch_take(memory, &at, grad ? w->d16 * a->tk : 0);
-    w->v = dti_scratch_take(memory, &at, grad ? 0 : w->dv16 * a->tk);
-    w->q = dti_scratch_take(memory, &at, DTI_ATTENTION_QUERIES * w->d16);
+    (w->half ? dti_attention_lay_half : dti_attention_lay_float)(w, grad, memory, &at);
     w->s = dti_scratch_take(memory, &at, scores);
     w->ds = dti_scratch_take(memory, &at, grad ? scores : 0);
     w->m = dti_scratch_take(memory, &at, DTI_ATTENTION_QUERIES);
@@ -61,8 +110,6 @@ static size_t dti_attention_lay(dti_attention_work *w, const dti_launch *l, floa
         a->tk > DTI_ATTENTION_SPAN ? DTI_ATTENTION_QUERIES * (int64_t)(grad ? a->d : a->dv) : 0);
     w->wide_keys = dti_attention_take_wide(
         memory, &at, dti_attention_is_long(l) ? (int64_t)a->tk * (a->d + a->dv) : 0);
-    w->gemm =
-        dti_scratch_take(memory, &at, (int64_t)(dti_gemm_scratch_bytes(&widest) / sizeof(float)));
     return at;
 }
 
@@ -87,10 +134,12 @@ static void dti_attention_prepare(dti_attention_work *w, int64_t end) {
     const int64_t kv_head = w->head / (a->heads / a->kv_heads);
     const int64_t kv = w->sample * a->kv_heads + kv_head, most = DTI_ATTENTION_KEYS;
     const bool grad = w->task->launch->kernel == DTI_K_ATTENTION_GRAD;
-    const float *k = dti_cpu_in(w->task, !grad, a->k_offset) + w->sample * a->k_sample;
-    const float *v = dti_cpu_in(w->task, !grad, a->v_offset) + w->sample * a->v_sample;
-    k += kv_head * a->k_head;
-    v += kv_head * a->v_head;
+    const int64_t k_at = a->k_offset + w->sample * a->k_sample + kv_head * a->k_head;
+    const int64_t v_at = a->v_offset + w->sample * a->v_sample + kv_head * a->v_head;
+    const float *k = dti_cpu_at(w->task, !grad, k_at), *v = dti_cpu_at(w->task, !grad, v_at);
+    w->k16 = (const void *)k, w->v16 = (const void *)v;
+    if (w->half)
+        return;
     if (kv != w->kv)
         w->ready = 0;
     w->kv = kv;
@@ -108,19 +157,67 @@ static void dti_attention_prepare(dti_attention_work *w, int64_t end) {
     }
 }
 
-/* c (+)= a b, rows of b and c contiguous. */
-static void dti_attention_product(const dti_attention_work *w, dti_gemm_block g) {
-    g.b_col = g.c_col = 1;
+/* Keys from j0 on, [n][d] or turned. */
+static dti_attention_matrix dti_attention_keys(const dti_attention_work *w, int64_t j0,
+                                                bool turned) {
+    const int64_t row = w->a->k_row;
+    if (w->half)
+        return (dti_attention_matrix){w->k16 + j0 * row, turned ? 1 : row, turned ? row : 1};
+    return turned ? (dti_attention_matrix){w->kt + j0, w->ld, 1}
+                  : (dti_attention_matrix){w->k + j0 * w->d16, w->d16, 1};
+}
+
+/* Values from j0 on, [n][dv] or turned. */
+static dti_attention_matrix dti_attention_values(const dti_attention_work *w, int64_t j0,
+                                                  bool turned) {
+    const int64_t row = w->a->v_row;
+    if (w->half)
+        return (dti_attention_matrix){w->v16 + j0 * row, turned ? 1 : row, turned ? row : 1};
+    return turned ? (dti_attention_matrix){w->vt + j0, w->ld, 1}
+                  : (dti_attention_matrix){w->v + j0 * w->dv16, w->dv16, 1};
+}
+
+/* rows x n of scores as an operand: the floats, or what they round to. */
+static dti_attention_matrix dti_attention_rounded(const dti_attention_work *w, const float *s,
+                                                   uint16_t *s16, int64_t rows, int64_t n) {
+    for (int64_t i = 0; w->half && i < rows; i++)
+        w->task->k->narrow[w->type](s16 + i * DTI_ATTENTION_KEYS, s + i * DTI_ATTENTION_KEYS, n);
+    return (dti_attention_matrix){w->half ? (const void *)s16 : s, DTI_ATTENTION_KEYS, 1};
+}
+
+static dti_attention_matrix dti_attention_turned(dti_attention_matrix a) {
+    return (dti_attention_matrix){a.at, a.col, a.row};
+}
+
+/* c (+)= a b; rows of c are contiguous. */
+static void dti_attention_product(const dti_attention_work *w, dti_gemm_block g,
+                                  dti_attention_matrix a, dti_attention_matrix b) {
+    g.a_row = a.row, g.a_col = a.col, g.b_row = b.row, g.b_col = b.col;
+    g.c_col = 1;
+    if (w->half) {
+        dti_half_block_run(w->task->k, &(dti_half_block){g, a.at, b.at, w->type}, w->gemm);
+        return;
+    }
+    g.a = a.at, g.b = b.at;
     w->task->k->gemm_block(&g, w->gemm);
 }
 
-/* Queries [i0, i0 + rows) times the scale. */
-static void dti_attention_queries(const dti_attention_work *w, int64_t i0, int64_t rows) {
+/* Queries [i0, i0 + rows) times their scale. */
+static dti_attention_matrix dti_attention_queries(const dti_attention_work *w, int64_t i0,
+                                                   int64_t rows) {
     const dti_args_attention *a = w->a;
-    const float *q = dti_cpu_in(w->task, 0, a->q_offset) + w->sample * a->q_sample;
-    q += w->head * a->q_head + i0 * a->q_row;
-    for (int64_t i = 0; i < rows; i++)
-        w->task->k->unary[DTI_U_AFFINE](w->q + i * w->d16, q + i * a->q_row, a->d, a->scale, 0);
+    const dti_isa_kernels *k = w->task->k;
+    const int64_t at = a->q_offset + w->sample * a->q_sample + w->head * a->q_head;
+    for (int64_t i = 0; i < rows; i++) {
+        const void *q = dti_cpu_at(w->task, 0, at + (i0 + i) * a->q_row);
+        if (w->half)
+            k->widen[w->type](w->s, q, a->d);
+        k->unary[DTI_U_AFFINE](w->half ? w->s : w->q + i * w->d16, w->half ? w->s : q, a->d,
+                               w->q_scale, 0);
+        if (w->half)
+            k->narrow[w->type](w->q16 + i * w->d16, w->s, a->d);
+    }
+    return (dti_attention_matrix){w->half ? (const void *)w->q16 : w->q, w->d16, 1};
 }
 
 /* What places and the mask add to scores of query i with keys [lo, hi); s: the row's, of key 0. */
@@ -144,19 +241,18 @@ static void dti_attention_bias(const dti_attention_work *w, int64_t i, int64_t l
     }
 }
 
+static void dti_attention_scale(const dti_attention_work *w, float *x, int64_t n, float factor) {
+    w->task->k->unary[DTI_U_AFFINE](x, x, n, factor, 0);
+}
+
 /* Scores of the block of queries with keys [j0, j0 + n). */
-static void dti_attention_block(const dti_attention_work *w, int64_t i0, int64_t rows, int64_t j0,
-                                int64_t n) {
-    dti_attention_product(w, (dti_gemm_block){.m = rows,
-                                              .n = n,
-                                              .k = w->a->d,
-                                              .a = w->q,
-                                              .a_row = w->d16,
-                                              .a_col = 1,
-                                              .b = w->kt + j0,
-                                              .b_row = w->ld,
-                                              .c = w->s,
-                                              .c_row = DTI_ATTENTION_KEYS});
+static void dti_attention_block(const dti_attention_work *w, dti_attention_matrix q, int64_t i0,
+                                int64_t rows, int64_t j0, int64_t n) {
+    const dti_gemm_block g = {
+        .m = rows, .n = n, .k = w->a->d, .c = w->s, .c_row = DTI_ATTENTION_KEYS};
+    dti_attention_product(w, g, q, dti_attention_keys(w, j0, true));
+    for (int64_t i = 0; w->s_scale != 1 && i < rows; i++)
+        dti_attention_scale(w, w->s + i * DTI_ATTENTION_KEYS, n, w->s_scale);
     if (!(w->flags & (DTI_ATTENTION_ALIBI | DTI_ATTENTION_MASKED)))
         return;
     for (int64_t i = i0; i < i0 + rows; i++) {
@@ -196,11 +292,6 @@ static void dti_attention_drop(const dti_attention_work *w, int64_t i, int64_t j
                            .threshold = a->threshold,
                            .scale = a->keep_scale};
     w->task->k->dropout(p, p, n, &d);
-}
-
-/* Adds a span's sums, rows of x, to those before it, or brings all of them back. */
-static void dti_attention_scale(const dti_attention_work *w, float *x, int64_t n, float factor) {
-    w->task->k->unary[DTI_U_AFFINE](x, x, n, factor, 0);
 }
 
 /* ---- forward */
@@ -247,7 +338,7 @@ static void dti_attention_forward(dti_attention_work *w, int64_t i0, int64_t row
     dti_attention_range(w, i0, &lo, &rest);
     dti_attention_range(w, i0 + rows - 1, &rest, &hi);
     dti_attention_prepare(w, hi);
-    dti_attention_queries(w, i0, rows);
+    const dti_attention_matrix q = dti_attention_queries(w, i0, rows);
     for (int64_t i = 0; i < rows; i++) {
         w->m[i] = -(float)INFINITY;
         w->sum[i] = 0;
@@ -261,19 +352,13 @@ static void dti_attention_forward(dti_attention_work *w, int64_t i0, int64_t row
             dti_wide_add((dti_wide){w->wide, y, rows, a->dv, y_row, 1}, spans++ == 0);
             done = 0;
         }
-        dti_attention_block(w, i0, rows, j0, n);
+        dti_attention_block(w, q, i0, rows, j0, n);
         dti_attention_soften(w, i0, rows, j0, n, done ? y : NULL, y_row, spans > 0);
-        dti_attention_product(w, (dti_gemm_block){.m = rows,
-                                                  .n = a->dv,
-                                                  .k = n,
-                                                  .a = w->s,
-                                                  .a_row = most,
-                                                  .a_col = 1,
-                                                  .b = w->v + j0 * w->dv16,
-                                                  .b_row = w->dv16,
-                                                  .c = y,
-                                                  .c_row = y_row,
-                                                  .add = done > 0});
+        dti_attention_product(
+            w,
+            (dti_gemm_block){
+                .m = rows, .n = a->dv, .k = n, .c = y, .c_row = y_row, .add = done > 0},
+            dti_attention_rounded(w, w->s, w->s16, rows, n), dti_attention_values(w, j0, false));
     }
     if (spans) {
         dti_wide_add((dti_wide){w->wide, y, rows, a->dv, y_row, 1}, false);
@@ -314,43 +399,57 @@ static int64_t dti_cpu_grain_attention(const dti_cpu_task *task) {
 
 /* ---- gradient */
 
-/* Where dq, dk and dv of a head begin, and how far apart positions are. */
+/* Where dq, dk and dv of a head are summed, and how far apart positions are: in the result, or in
+ * the worker's memory. at: the places in the result. */
+typedef struct dti_attention_result {
+    float *x;
+    int64_t row, at, out_row, size;
+} dti_attention_result;
 typedef struct dti_attention_places {
-    float *dq, *dk, *dv;
-    int64_t q_row, k_row, v_row;
+    dti_attention_result q, k, v;
 } dti_attention_places;
+
+static dti_attention_result dti_attention_place(const dti_attention_work *w, float *sums,
+                                                 int64_t at, int64_t row, int64_t size) {
+    if (w->half)
+        return (dti_attention_result){sums, size, at, row, size};
+    return (dti_attention_result){dti_cpu_at(w->task, 3, at), row, at, row, size};
+}
 
 static dti_attention_places dti_attention_places_of(const dti_attention_work *w) {
     const dti_args_attention *a = w->a;
     const int64_t q = (int64_t)a->heads * a->d, k = (int64_t)a->kv_heads * a->d;
     const int64_t v = (int64_t)a->kv_heads * a->dv, kv = w->head / (a->heads / a->kv_heads);
     const bool rows = a->tq == a->tk;
-    float *y = dti_cpu_out(w->task, 3, a->y_offset) + w->sample * (a->tq * q + a->tk * (k + v));
+    const int64_t y = a->y_offset + w->sample * (a->tq * q + a->tk * (k + v));
     const int64_t all = q + k + v, tq = rows ? 1 : a->tq, tk = rows ? 1 : a->tk;
-    return (dti_attention_places){.dq = y + w->head * a->d,
-                                  .dk = y + tq * q + kv * a->d,
-                                  .dv = y + tq * q + tk * k + kv * a->dv,
-                                  .q_row = rows ? all : q,
-                                  .k_row = rows ? all : k,
-                                  .v_row = rows ? all : v};
+    return (dti_attention_places){
+        dti_attention_place(w, w->dq, y + w->head * a->d, rows ? all : q, a->d),
+        dti_attention_place(w, w->dk, y + tq * q + kv * a->d, rows ? all : k, a->d),
+        dti_attention_place(w, w->dv, y + tq * q + tk * k + kv * a->dv, rows ? all : v, a->dv)};
+}
+
+/* Sums of positions [i0, i0 + rows) to the result, which are complete. */
+static void dti_attention_put(const dti_attention_work *w, const dti_attention_result *s,
+                              int64_t i0, int64_t rows, float factor) {
+    for (int64_t i = 0; w->half && i < rows; i++) {
+        float *x = s->x + i * s->row;
+        if (factor != 1)
+            dti_attention_scale(w, x, s->size, factor);
+        w->task->k->narrow[w->type](dti_cpu_at(w->task, 3, s->at + (i0 + i) * s->out_row), x,
+                                    s->size);
+    }
 }
 
 /* s: weights, dropped; ds: the scores' gradients. dy: of the head. */
 static void dti_attention_slopes_block(const dti_attention_work *w, int64_t i0, int64_t rows,
-                                       int64_t j0, int64_t n, const float *dy, int64_t dy_row) {
+                                       int64_t j0, int64_t n, dti_attention_matrix dy) {
     const dti_args_attention *a = w->a;
     const float *logs = dti_cpu_in(w->task, 2, 0) + w->head;
     logs += (w->sample * a->tq + i0) * 3 * a->heads;
-    dti_attention_product(w, (dti_gemm_block){.m = rows,
-                                              .n = n,
-                                              .k = a->dv,
-                                              .a = dy,
-                                              .a_row = dy_row,
-                                              .a_col = 1,
-                                              .b = w->vt + j0,
-                                              .b_row = w->ld,
-                                              .c = w->ds,
-                                              .c_row = DTI_ATTENTION_KEYS});
+    const dti_gemm_block g = {
+        .m = rows, .n = n, .k = a->dv, .c = w->ds, .c_row = DTI_ATTENTION_KEYS};
+    dti_attention_product(w, g, dy, dti_attention_values(w, j0, true));
     for (int64_t i = 0; i < rows; i++, logs += 3 * a->heads) {
         float *s = w->s + i * DTI_ATTENTION_KEYS, *ds = w->ds + i * DTI_ATTENTION_KEYS;
         int64_t from, to;
@@ -364,53 +463,60 @@ static void dti_attention_slopes_block(const dti_attention_work *w, int64_t i0, 
     }
 }
 
+/* What keys [j0, j0 + n) and a block of queries give each other. */
+static void dti_attention_backward_block(const dti_attention_work *w, const dti_attention_places *p,
+                                         int64_t rows, int64_t j0, int64_t n,
+                                         dti_attention_matrix q, dti_attention_matrix dy,
+                                         float *dq, bool add) {
+    const dti_args_attention *a = w->a;
+    const dti_attention_matrix weights = dti_attention_rounded(w, w->s, w->s16, rows, n);
+    const dti_attention_matrix slopes = dti_attention_rounded(w, w->ds, w->ds16, rows, n);
+    dti_gemm_block g = {.m = n, .n = a->dv, .k = rows, .add = true};
+    g.c = p->v.x + j0 * p->v.row, g.c_row = p->v.row;
+    dti_attention_product(w, g, dti_attention_turned(weights), dy);
+    g.n = a->d, g.c = p->k.x + j0 * p->k.row, g.c_row = p->k.row;
+    dti_attention_product(w, g, dti_attention_turned(slopes), q);
+    g = (dti_gemm_block){.m = rows, .n = a->d, .k = n, .c = dq, .c_row = p->q.row, .add = add};
+    dti_attention_product(w, g, slopes, dti_attention_keys(w, j0, false));
+}
+
 static void dti_attention_backward(dti_attention_work *w, const dti_attention_places *p, int64_t i0,
                                    int64_t rows) {
     const dti_args_attention *a = w->a;
     const int64_t dy_row = (int64_t)a->heads * a->dv, most = DTI_ATTENTION_KEYS;
-    const float *dy = dti_cpu_in(w->task, 1, a->dy_offset) + (w->sample * a->tq + i0) * dy_row;
-    float *dq = p->dq + i0 * p->q_row;
+    const int64_t dy_at = a->dy_offset + (w->sample * a->tq + i0) * dy_row + w->head * a->dv;
+    const dti_attention_matrix dy = {dti_cpu_at(w->task, 1, dy_at), dy_row, 1};
+    const dti_attention_matrix q = dti_attention_queries(w, i0, rows);
+    float *dq = p->q.x + (w->half ? 0 : i0 * p->q.row);
     int64_t lo, hi, rest;
-    dy += w->head * a->dv;
     dti_attention_range(w, i0, &lo, &rest);
     dti_attention_range(w, i0 + rows - 1, &rest, &hi);
-    dti_attention_queries(w, i0, rows);
     for (int64_t i = 0; i < rows && lo >= hi; i++)
-        memset(dq + i * p->q_row, 0, a->d * sizeof *dq);
+        memset(dq + i * p->q.row, 0, a->d * sizeof *dq);
     int64_t done = 0, spans = 0;
     for (int64_t j0 = lo / most * most; j0 < hi; j0 += most, done += most) {
         const int64_t n = DTI_MIN(most, hi - j0);
         if (done == DTI_ATTENTION_SPAN) {
-            dti_wide_add((dti_wide){w->wide, dq, rows, a->d, p->q_row, 1}, spans++ == 0);
+            dti_wide_add((dti_wide){w->wide, dq, rows, a->d, p->q.row, 1}, spans++ == 0);
             done = 0;
         }
-        dti_attention_block(w, i0, rows, j0, n);
-        dti_attention_slopes_block(w, i0, rows, j0, n, dy, dy_row);
-        dti_gemm_block g = {.m = n, .n = a->dv, .k = rows, .a_row = 1, .a_col = most, .add = true};
-        g.a = w->s, g.b = dy, g.b_row = dy_row;
-        g.c = p->dv + j0 * p->v_row, g.c_row = p->v_row;
-        dti_attention_product(w, g);
-        g.n = a->d, g.a = w->ds, g.b = w->q, g.b_row = w->d16;
-        g.c = p->dk + j0 * p->k_row, g.c_row = p->k_row;
-        dti_attention_product(w, g);
-        g = (dti_gemm_block){
-            .m = rows, .n = a->d, .k = n, .a_row = most, .a_col = 1, .add = done > 0};
-        g.a = w->ds, g.b = w->k + j0 * w->d16, g.b_row = w->d16;
-        g.c = dq, g.c_row = p->q_row;
-        dti_attention_product(w, g);
+        dti_attention_block(w, q, i0, rows, j0, n);
+        dti_attention_slopes_block(w, i0, rows, j0, n, dy);
+        dti_attention_backward_block(w, p, rows, j0, n, q, dy, dq, done > 0);
     }
     if (spans) {
-        dti_wide_add((dti_wide){w->wide, dq, rows, a->d, p->q_row, 1}, false);
-        dti_wide_take((dti_wide){w->wide, dq, rows, a->d, p->q_row, 1});
+        dti_wide_add((dti_wide){w->wide, dq, rows, a->d, p->q.row, 1}, false);
+        dti_wide_take((dti_wide){w->wide, dq, rows, a->d, p->q.row, 1});
     }
     for (int64_t i = 0; i < rows && lo < hi; i++)
-        dti_attention_scale(w, dq + i * p->q_row, a->d, a->scale);
+        dti_attention_scale(w, dq + i * p->q.row, a->d, a->scale);
+    dti_attention_put(w, &p->q, i0, rows, 1);
 }
 
 static void dti_attention_clear(const dti_attention_work *w, const dti_attention_places *p) {
     for (int64_t j = 0; j < w->a->tk; j++) {
-        memset(p->dk + j * p->k_row, 0, w->a->d * sizeof *p->dk);
-        memset(p->dv + j * p->v_row, 0, w->a->dv * sizeof *p->dv);
+        memset(p->k.x + j * p->k.row, 0, w->a->d * sizeof(float));
+        memset(p->v.x + j * p->v.row, 0, w->a->dv * sizeof(float));
     }
 }
 
@@ -419,13 +525,13 @@ static void dti_attention_span(const dti_attention_work *w, const dti_attention_
                                bool first, bool last) {
     const dti_args_attention *a = w->a;
     double *dv = w->wide_keys + (int64_t)a->tk * a->d;
-    dti_wide_add((dti_wide){w->wide_keys, p->dk, a->tk, a->d, p->k_row, 1}, first);
-    dti_wide_add((dti_wide){dv, p->dv, a->tk, a->dv, p->v_row, 1}, first);
+    dti_wide_add((dti_wide){w->wide_keys, p->k.x, a->tk, a->d, p->k.row, 1}, first);
+    dti_wide_add((dti_wide){dv, p->v.x, a->tk, a->dv, p->v.row, 1}, first);
     dti_attention_clear(w, p);
     if (!last)
         return;
-    dti_wide_take((dti_wide){w->wide_keys, p->dk, a->tk, a->d, p->k_row, 1});
-    dti_wide_take((dti_wide){dv, p->dv, a->tk, a->dv, p->v_row, 1});
+    dti_wide_take((dti_wide){w->wide_keys, p->k.x, a->tk, a->d, p->k.row, 1});
+    dti_wide_take((dti_wide){dv, p->v.x, a->tk, a->dv, p->v.row, 1});
 }
 
 static void dti_cpu_attention_grad(const dti_cpu_task *task, int64_t begin, int64_t end,
@@ -443,7 +549,8 @@ static void dti_cpu_attention_grad(const dti_cpu_task *task, int64_t begin, int6
         int64_t done = 0, spans = 0;
         dti_attention_clear(&w, &p);
         dti_attention_prepare(&w, a->tk);
-        for (int64_t h = 0; h < group; h++, w.head++, p.dq += a->d) {
+        for (int64_t h = 0; h < group; h++, w.head++) {
+            p.q = dti_attention_places_of(&w).q;
             for (int64_t i = 0; i < a->tq; i += DTI_ATTENTION_QUERIES) {
                 if (wide && done >= DTI_ATTENTION_SPAN) {
                     dti_attention_span(&w, &p, spans++ == 0, false);
@@ -455,6 +562,8 @@ static void dti_cpu_attention_grad(const dti_cpu_task *task, int64_t begin, int6
         }
         if (wide)
             dti_attention_span(&w, &p, spans == 0, true);
+        dti_attention_put(&w, &p.k, 0, a->tk, w.s_scale);
+        dti_attention_put(&w, &p.v, 0, a->tk, 1);
     }
 }
 

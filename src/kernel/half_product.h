@@ -1,0 +1,13 @@
+/* Products of two operands in 16 bits with sums in float, as blocks of larger kernels: attention,
+ * recurrence, convolution. One function, so that a CPU's own instruction serves all of them. */
+
+typedef struct dti_half_block {
+    dti_gemm_block shape; /* all but a and b, whose strides it has, in elements */
+    const void *a, *b;
+    dt_dtype type;
+} dti_half_block;
+
+/* Floats of scratch for blocks of at most these sizes. */
+static int64_t dti_half_block_floats(int64_t m, int64_t n, int64_t k);
+static void dti_half_block_run(const struct dti_isa_kernels *k, const dti_half_block *g,
+                               float *scratch);
