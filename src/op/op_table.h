@@ -116,9 +116,9 @@
       "(q, k, v, mask) -> rows (softmax(scale q k^T) v, largest score m, log sum e^(score - m))")  \
     X(ATTENTION_GRAD, attention_grad, "5+", ROWWISE, LOW, attention_grad, 0,                       \
       "(q, k, v, dy, rows (m, log sum e^(score - m), sum y dy), mask) -> (dq, dk, dv)")            \
-    X(RECURRENCE, recurrence, "3+", ROWWISE, F32, recurrence, 0,                                   \
+    X(RECURRENCE, recurrence, "3+", ROWWISE, LOW, recurrence, 0,                                   \
       "(gates' sums of inputs, W_hh, state, b_hn or W_hr) -> (h, last h, last c, what is kept)")   \
-    X(RECURRENCE_GRAD, recurrence_grad, "3+", ROWWISE, F32, recurrence_grad, 0,                    \
+    X(RECURRENCE_GRAD, recurrence_grad, "3+", ROWWISE, LOW, recurrence_grad, 0,                    \
       "(recurrence, W_hh, dy with state, b_hn or W_hr) -> (d of the sums, d of the state)")        \
     X(CTC, ctc, "2+", ROWWISE, F32, ctc, 0,                                                        \
       "(log-probabilities, labels, lengths) -> (loss, labels used, what is kept)")                 \

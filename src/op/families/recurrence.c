@@ -11,6 +11,8 @@
 #undef DTI_OPTIONAL
 #define DTI_OPTIONAL(X) X(RECURRENT)
 
+#define DTI_RECURRENCE_LOW 11u /* inputs that are of one type: all but the state */
+
 static int64_t dti_recurrence_kept(const dti_recurrence *a) {
     return a->units + (a->flags & DTI_RECURRENCE_PROJECTED ? a->hidden : 0) + a->size;
 }
@@ -81,9 +83,22 @@ static bool dti_recurrence_weight_is(dti_build *b) {
                              "without samples");
 }
 
+/* All is of one type but the state, which is f32. */
+static bool dti_recurrence_types_fit(dti_build *b) {
+    const dt_dtype type = dti_node_of(b->inputs[0])->dtype;
+    if (dti_node_of(b->inputs[2])->dtype != DT_F32)
+        return dti_build_f32(b);
+    if (!dti_build_low(b, 2))
+        return false;
+    if (b->count > 3 && dti_node_of(b->inputs[3])->dtype != type)
+        return dti_build_fail(b, "input 1 is %s and input 4 is %s: dt_cast one of them",
+                              dti_dtype_name(type), dti_dtype_name(dti_node_of(b->inputs[3])->dtype));
+    return true;
+}
+
 static bool dti_recurrence_shape(dti_build *b) {
     const dt_shape x = b->in[0]->shape, state = dti_node_of(b->inputs[2])->shape;
-    if (!dti_build_f32(b) || !dti_recurrence_weight_is(b))
+    if (!dti_recurrence_types_fit(b) || !dti_recurrence_weight_is(b))
         return false;
     dti_recurrence a = dti_recurrence_sizes(&b->out.attr, b->in[1]->shape);
     if (!dti_recurrence_weights_fit(b, &a))
@@ -109,7 +124,7 @@ static void dti_recurrence_outputs(const dt_graph *g, const dti_node *n, dti_out
 static bool dti_recurrence_grad_shape(dti_build *b) {
     const dti_recurrence s = dti_recurrence_sizes(&b->out.attr, b->in[1]->shape);
     dti_recurrence a = s;
-    if (!dti_build_f32(b) || !dti_recurrence_weights_fit(b, &s))
+    if (!dti_recurrence_types_fit(b) || !dti_recurrence_weights_fit(b, &s))
         return false;
     a.steps = (b->in[0]->shape.dim[0] - a.size - a.cell) / (a.size + dti_recurrence_kept(&a));
     b->out.shape = (dt_shape){1, {dti_recurrence_grad_all(&a)}};
@@ -178,8 +193,9 @@ static void dti_recurrence_grad_rule(dti_grad *g) {
     if (g->wanted[1])
         dti_recurrence_weights(g, &a, slopes, kept);
     if (g->wanted[2])
-        g->dx[2] =
-            dti_sum_to(dt_slice(all, 0, dti_recurrence_grad_all(&a) - a.state, a.state), g->in[2]);
+        g->dx[2] = dt_cast(
+            dti_sum_to(dt_slice(all, 0, dti_recurrence_grad_all(&a) - a.state, a.state), g->in[2]),
+            DT_F32);
     if (g->wanted[3] && projected) {
         dt_tensor dh = dti_recurrence_rows(all, t * a.slopes, t, a.size);
         dt_tensor unit = dt_slice(kept, 1, a.units, a.hidden);
@@ -212,7 +228,7 @@ static uint32_t dti_recurrence_weights_emit(dti_emit *e, dti_args_recurrence *a,
     a->w_row = (uint32_t)(v[0].dim[5] + (e->workgroups ? 0 : 16));
     a->e_offset = (uint32_t)v[0].dim[4] * a->w_row;
     const uint64_t more = count > 1 ? (uint64_t)dti_view_elements(&v[1]) : 0;
-    const uint32_t value = dti_emit_scratch(e, DT_F32, a->e_offset + more);
+    const uint32_t value = dti_emit_scratch(e, (dt_dtype)v[0].dtype, a->e_offset + more);
     for (uint32_t i = 0; i < count; i++) {
         dti_view to = v[i];
         to.value = value;
@@ -299,17 +315,19 @@ static uint64_t dti_recurrence_grad_rounds(const dti_launch *l, uint32_t local) 
 /* (x, weights, state, results) */
 DTI_KERNEL(RECURRENCE, recurrence, "rrrw", GROUP, .run = dti_cpu_recurrence,
            .outer = dti_cpu_items_recurrence, .scratch_bytes = dti_cpu_scratch_recurrence,
-           .local = {128}, .rounds = dti_recurrence_rounds, .effort = dti_recurrence_effort);
+           .local = {128}, .rounds = dti_recurrence_rounds, .effort = dti_recurrence_effort,
+           .halves = true);
 
 /* (results, weights, what flows and the state, gradients) */
 DTI_KERNEL(RECURRENCE_GRAD, recurrence_grad, "rrrw", GROUP, .run = dti_cpu_recurrence_grad,
            .outer = dti_cpu_items_recurrence, .scratch_bytes = dti_cpu_scratch_recurrence,
-           .local = {128}, .rounds = dti_recurrence_grad_rounds, .effort = dti_recurrence_effort);
+           .local = {128}, .rounds = dti_recurrence_grad_rounds, .effort = dti_recurrence_effort,
+           .halves = true);
 
-DTI_FAMILY(recurrence, .shape = dti_recurrence_shape, .outputs = dti_recurrence_outputs,
+DTI_FAMILY(recurrence, .low = DTI_RECURRENCE_LOW, .shape = dti_recurrence_shape, .outputs = dti_recurrence_outputs,
            .grad = dti_recurrence_grad_rule, .macs = dti_recurrence_macs);
 
-DTI_FAMILY_BY(recurrence_grad, recurrence, .shape = dti_recurrence_grad_shape,
+DTI_FAMILY_BY(recurrence_grad, recurrence, .low = DTI_RECURRENCE_LOW, .shape = dti_recurrence_grad_shape,
               .grad = dti_recurrence_grad_twice, .macs = dti_recurrence_macs);
 
 #undef DTI_OPTIONAL

@@ -1,6 +1,8 @@
 /* Recurrent nets on the CPU: a block of samples goes through all steps, one product a step, of
  * which the weights stay in the cache; the state lies in memory of the worker. A block has as many
- * samples as threads leave it, and no sample sees another, so nothing hangs on threads. */
+ * samples as threads leave it, and no sample sees another, so nothing hangs on threads. With
+ * operands in 16 bits the products' are rounded to that type; the state, the cell and the gates are
+ * floats, which are rounded where they are kept. */
 
 #define DTI_RECURRENCE_BLOCK 48 /* samples whose sums stay in L2 beside the weights */
 
@@ -12,11 +14,28 @@ typedef struct dti_recurrence_work {
     int64_t first, count;
     float *h, *c, *sums, *unit, *gemm; /* of each sample: [size], [hidden], [gates][hidden], */
     int64_t *length;                   /* [hidden] */
+    dt_dtype type;                     /* of x, weights and results */
+    bool half;                         /* it has 16 bits: */
+    uint16_t *round;                   /* an operand, rounded */
+    float *line, *kept, *before, *bias; /* of a step of a sample, as floats; GRU's bias */
 } dti_recurrence_work;
 
 static int64_t dti_recurrence_block(const dti_args_recurrence *a, int threads) {
     const int64_t share = (a->samples + (int64_t)threads - 1) / threads;
     return DTI_MAX(1, DTI_MIN(share, DTI_RECURRENCE_BLOCK));
+}
+
+/* What only operands in 16 bits need; sums: of a sample. */
+static void dti_recurrence_lay_half(dti_recurrence_work *w, int64_t sums, float *memory,
+                                    size_t *at) {
+    const dti_args_recurrence *a = w->a;
+    const int64_t rows = DTI_RECURRENCE_BLOCK, most = DTI_MAX(sums, a->size);
+    w->round = (void *)dti_scratch_take(memory, at, (rows * most + 1) / 2);
+    w->line = dti_scratch_take(memory, at, DTI_MAX(most, w->s.slopes));
+    w->kept = dti_scratch_take(memory, at, dti_recurrence_kept(&w->s));
+    w->before = dti_scratch_take(memory, at, a->hidden);
+    w->bias = dti_scratch_take(memory, at, a->hidden);
+    w->gemm = dti_scratch_take(memory, at, dti_half_block_floats(rows, most, most));
 }
 
 /* Returns how many floats there are. */
@@ -27,7 +46,8 @@ static size_t dti_recurrence_lay(dti_recurrence_work *w, const dti_launch *l, fl
                   sums = dti_recurrence_gates[l->spec[0]] * (int64_t)a->hidden;
     const dti_gemm widest = {.m = rows, .n = DTI_MAX(sums, a->size), .k = DTI_GEMM_KC};
     size_t at = 0;
-    *w = (dti_recurrence_work){.a = a};
+    *w = (dti_recurrence_work){.a = a, .type = (dt_dtype)l->dtype[0]};
+    w->half = dti_is_half(w->type);
     w->s = dti_recurrence_sizes(&attr, (dt_shape){2, {sums, a->size}});
     w->s.steps = a->steps;
     w->h = dti_scratch_take(memory, &at, rows * a->size);
@@ -35,8 +55,11 @@ static size_t dti_recurrence_lay(dti_recurrence_work *w, const dti_launch *l, fl
     w->sums = dti_scratch_take(memory, &at, rows * sums);
     w->unit = dti_scratch_take(memory, &at, rows * DTI_MAX(a->hidden, a->size));
     w->length = (void *)dti_scratch_take(memory, &at, rows * 2);
-    w->gemm =
-        dti_scratch_take(memory, &at, (int64_t)(dti_gemm_scratch_bytes(&widest) / sizeof(float)));
+    if (w->half)
+        dti_recurrence_lay_half(w, sums, memory, &at);
+    else
+        w->gemm = dti_scratch_take(memory, &at,
+                                   (int64_t)(dti_gemm_scratch_bytes(&widest) / sizeof(float)));
     return at;
 }
 
@@ -62,23 +85,36 @@ static int64_t dti_recurrence_step(const dti_recurrence *s, int64_t i) {
     return s->flags & DTI_RECURRENCE_REVERSE ? s->steps - 1 - i : i;
 }
 
-/* c (+)= a times weights, whose rows are contiguous: one row for each sample of the block. */
-static void dti_recurrence_product(const dti_recurrence_work *w, const float *a, int64_t a_row,
-                                   int64_t k, const float *b, int64_t b_row, float *c, int64_t n,
+/* Floats as an operand of a product. */
+static const void *dti_recurrence_rounded(const dti_recurrence_work *w, const float *x, int64_t n) {
+    if (!w->half)
+        return x;
+    w->task->k->narrow[w->type](w->round, x, n);
+    return w->round;
+}
+
+/* c (+)= a times the weights from element b_at of binding 1 on, whose rows are contiguous: one row
+ * for each sample of the block. */
+static void dti_recurrence_product(const dti_recurrence_work *w, const void *a, int64_t a_row,
+                                   int64_t k, int64_t b_at, int64_t b_row, float *c, int64_t n,
                                    bool add) {
-    const dti_gemm_block g = {.m = w->count,
-                              .n = n,
-                              .k = k,
-                              .a = a,
-                              .a_row = a_row,
-                              .a_col = 1,
-                              .b = b,
-                              .b_row = b_row,
-                              .b_col = 1,
-                              .c = c,
-                              .c_row = n,
-                              .c_col = 1,
-                              .add = add};
+    const void *b = dti_cpu_at(w->task, 1, b_at);
+    dti_gemm_block g = {.m = w->count,
+                        .n = n,
+                        .k = k,
+                        .a_row = a_row,
+                        .a_col = 1,
+                        .b_row = b_row,
+                        .b_col = 1,
+                        .c = c,
+                        .c_row = n,
+                        .c_col = 1,
+                        .add = add};
+    if (w->half) {
+        dti_half_block_run(w->task->k, &(dti_half_block){g, a, b, w->type}, w->gemm);
+        return;
+    }
+    g.a = a, g.b = b;
     w->task->k->gemm_block(&g, w->gemm);
 }
 
@@ -86,11 +122,34 @@ static void dti_recurrence_product(const dti_recurrence_work *w, const float *a,
 static const float *dti_recurrence_state(const dti_recurrence_work *w, int64_t i) {
     return dti_cpu_in(w->task, 2, w->a->s_offset) + (w->first + i) * w->a->s_sample;
 }
-static float *dti_recurrence_out(const dti_recurrence_work *w, int64_t i) {
-    return dti_cpu_out(w->task, 3, w->a->y_offset) + (w->first + i) * w->a->y_sample;
+/* Where a sample's results and its operand begin, in elements. */
+static int64_t dti_recurrence_out(const dti_recurrence_work *w, int64_t i) {
+    return w->a->y_offset + (w->first + i) * w->a->y_sample;
 }
-static const float *dti_recurrence_in(const dti_recurrence_work *w, int64_t i) {
-    return dti_cpu_in(w->task, 0, w->a->x_offset) + (w->first + i) * w->a->x_sample;
+static int64_t dti_recurrence_in(const dti_recurrence_work *w, int64_t i) {
+    return w->a->x_offset + (w->first + i) * w->a->x_sample;
+}
+
+/* n elements of a binding as floats: where they lie, or in `room`. */
+static const float *dti_recurrence_floats(const dti_recurrence_work *w, int binding, int64_t at,
+                                          int64_t n, float *room) {
+    const void *x = dti_cpu_at(w->task, binding, at);
+    if (!w->half)
+        return x;
+    w->task->k->widen[w->type](room, x, n);
+    return room;
+}
+
+/* Floats to the result from element `at` on; NULL: zeros. */
+static void dti_recurrence_store(const dti_recurrence_work *w, int64_t at, const float *x,
+                                 int64_t n) {
+    void *to = dti_cpu_at(w->task, 3, at);
+    if (!x)
+        memset(to, 0, dti_bytes(w->type, (uint64_t)n));
+    else if (w->half)
+        w->task->k->narrow[w->type](to, x, n);
+    else if (x != to)
+        memcpy(to, x, (size_t)n * sizeof *x);
 }
 
 /* ---- forward */
@@ -105,32 +164,38 @@ static void dti_recurrence_begin(const dti_recurrence_work *w) {
     }
 }
 
+/* Where a step's kept elements lie, from where the sample's results begin. */
+static int64_t dti_recurrence_kept_at(const dti_recurrence *s, int64_t t) {
+    return s->steps * s->size + s->size + s->cell + t * dti_recurrence_kept(s);
+}
+
 static void dti_recurrence_cell(const dti_recurrence_work *w, int64_t i, int64_t t) {
     const dti_recurrence *s = &w->s;
     const dti_isa_kernels *k = w->task->k;
     dti_cell_fn *const cells[] = {k->lstm, k->gru, k->rnn_tanh, k->rnn_relu};
     const bool projected = (s->flags & DTI_RECURRENCE_PROJECTED) != 0;
     const int64_t wide = dti_recurrence_kept(s), all = s->gates * s->hidden;
-    float *y = dti_recurrence_out(w, i), *kept = y + s->steps * s->size + s->size + s->cell;
-    float *h = w->h + i * s->size;
-    kept += t * wide;
+    const int64_t at = dti_recurrence_out(w, i) + dti_recurrence_kept_at(s, t);
+    float *h = w->h + i * s->size, *kept = w->half ? w->kept : dti_cpu_at(w->task, 3, at);
     memcpy(kept + wide - s->size, h, (size_t)s->size * sizeof *h);
-    cells[s->kind](&(dti_cell){.x = dti_recurrence_in(w, i) + t * all,
-                               .w = w->sums + i * all,
-                               .b = dti_cpu_in(w->task, 1, w->a->e_offset),
-                               .kept = kept,
-                               .h = projected ? w->unit + i * s->hidden : h,
-                               .c = w->c + i * s->hidden,
-                               .n = s->hidden});
+    cells[s->kind](&(dti_cell){
+        .x = dti_recurrence_floats(w, 0, dti_recurrence_in(w, i) + t * all, all, w->line),
+        .w = w->sums + i * all,
+        .b = w->half ? w->bias : dti_cpu_in(w->task, 1, w->a->e_offset),
+        .kept = kept,
+        .h = projected ? w->unit + i * s->hidden : h,
+        .c = w->c + i * s->hidden,
+        .n = s->hidden});
     if (projected)
         memcpy(kept + s->units, w->unit + i * s->hidden, (size_t)s->hidden * sizeof *h);
+    dti_recurrence_store(w, at, kept, wide);
 }
 
 /* W_hr times what cells gave, which lies in `unit`; the product in `sums`. */
 static void dti_recurrence_project(const dti_recurrence_work *w, int64_t t) {
     const dti_recurrence *s = &w->s;
-    dti_recurrence_product(w, w->unit, s->hidden, s->hidden, dti_cpu_in(w->task, 1, w->a->e_offset),
-                           s->size, w->sums, s->size, false);
+    dti_recurrence_product(w, dti_recurrence_rounded(w, w->unit, w->count * s->hidden), s->hidden,
+                           s->hidden, w->a->e_offset, s->size, w->sums, s->size, false);
     for (int64_t i = 0; i < w->count; i++) {
         if (t < w->length[i])
             memcpy(w->h + i * s->size, w->sums + i * s->size, (size_t)s->size * sizeof *w->h);
@@ -140,25 +205,24 @@ static void dti_recurrence_project(const dti_recurrence_work *w, int64_t t) {
 /* Behind the sample's end all is 0. */
 static void dti_recurrence_put(const dti_recurrence_work *w, int64_t i, int64_t t) {
     const dti_recurrence *s = &w->s;
-    const int64_t wide = dti_recurrence_kept(s);
-    float *y = dti_recurrence_out(w, i), *kept = y + s->steps * s->size + s->size + s->cell;
-    if (t < w->length[i]) {
-        memcpy(y + t * s->size, w->h + i * s->size, (size_t)s->size * sizeof *y);
-        return;
-    }
-    memset(y + t * s->size, 0, (size_t)s->size * sizeof *y);
-    memset(kept + t * wide, 0, (size_t)wide * sizeof *y);
+    const int64_t y = dti_recurrence_out(w, i);
+    const bool on = t < w->length[i];
+    dti_recurrence_store(w, y + t * s->size, on ? w->h + i * s->size : NULL, s->size);
+    if (!on)
+        dti_recurrence_store(w, y + dti_recurrence_kept_at(s, t), NULL, dti_recurrence_kept(s));
 }
 
 static void dti_recurrence_forward(const dti_recurrence_work *w) {
     const dti_recurrence *s = &w->s;
-    const float *weights = dti_cpu_in(w->task, 1, w->a->w_offset);
     dti_recurrence_begin(w);
     memset(w->unit, 0, (size_t)(w->count * s->hidden) * sizeof *w->unit);
+    if (w->half && s->kind == DTI_RECURRENCE_GRU)
+        dti_recurrence_floats(w, 1, w->a->e_offset, s->hidden, w->bias);
     for (int64_t step = 0; step < s->steps; step++) {
         const int64_t t = dti_recurrence_step(s, step);
-        dti_recurrence_product(w, w->h, s->size, s->size, weights, w->a->w_row, w->sums,
-                               s->gates * s->hidden, false);
+        dti_recurrence_product(w, dti_recurrence_rounded(w, w->h, w->count * s->size), s->size,
+                               s->size, w->a->w_offset, w->a->w_row, w->sums, s->gates * s->hidden,
+                               false);
         for (int64_t i = 0; i < w->count; i++) {
             if (t < w->length[i])
                 dti_recurrence_cell(w, i, t);
@@ -169,9 +233,9 @@ static void dti_recurrence_forward(const dti_recurrence_work *w) {
             dti_recurrence_put(w, i, t);
     }
     for (int64_t i = 0; i < w->count; i++) {
-        float *last = dti_recurrence_out(w, i) + s->steps * s->size;
-        memcpy(last, w->h + i * s->size, (size_t)s->size * sizeof *last);
-        memcpy(last + s->size, w->c + i * s->hidden, (size_t)s->cell * sizeof *last);
+        const int64_t last = dti_recurrence_out(w, i) + s->steps * s->size;
+        dti_recurrence_store(w, last, w->h + i * s->size, s->size);
+        dti_recurrence_store(w, last + s->size, w->c + i * s->hidden, s->cell);
     }
 }
 
@@ -215,15 +279,25 @@ static void dti_recurrence_begin_back(const dti_recurrence_work *w) {
 static void dti_recurrence_gather(const dti_recurrence_work *w, int64_t i, int64_t t) {
     const dti_recurrence *s = &w->s;
     float *h = w->h + i * s->size;
-    float *to = dti_recurrence_out(w, i) + s->steps * s->slopes + t * s->size;
     const bool on = t < w->length[i];
     if (on)
         w->task->k->axpy(h, 1.0f, dti_recurrence_flows_of(w, i).y + t * s->size, s->size);
     if (!(s->flags & DTI_RECURRENCE_PROJECTED))
         return;
-    dti_recurrence_copy(to, on ? h : NULL, s->size);
+    dti_recurrence_store(w, dti_recurrence_out(w, i) + s->steps * s->slopes + t * s->size,
+                         on ? h : NULL, s->size);
     if (on)
         memset(h, 0, (size_t)s->size * sizeof *h);
+}
+
+/* LSTM's cell before step t. */
+static const float *dti_recurrence_cell_before(const dti_recurrence_work *w, int64_t i, int64_t t) {
+    const dti_recurrence *s = &w->s;
+    const bool reverse = (s->flags & DTI_RECURRENCE_REVERSE) != 0;
+    if (reverse ? t == w->length[i] - 1 : t == 0)
+        return dti_recurrence_flows_of(w, i).state + s->size;
+    const int64_t at = dti_recurrence_kept_at(s, reverse ? t + 1 : t - 1) + 4 * s->hidden;
+    return dti_recurrence_floats(w, 0, dti_recurrence_in(w, i) + at, s->hidden, w->before);
 }
 
 static void dti_recurrence_cell_back(const dti_recurrence_work *w, int64_t i, int64_t t) {
@@ -232,57 +306,60 @@ static void dti_recurrence_cell_back(const dti_recurrence_work *w, int64_t i, in
     dti_cell_back_fn *const cells[] = {k->lstm_back, k->gru_back, k->rnn_tanh_back,
                                        k->rnn_relu_back};
     const bool projected = (s->flags & DTI_RECURRENCE_PROJECTED) != 0;
-    const bool reverse = (s->flags & DTI_RECURRENCE_REVERSE) != 0;
-    const bool first = reverse ? t == w->length[i] - 1 : t == 0;
+    const bool gru = s->kind == DTI_RECURRENCE_GRU;
     const int64_t wide = dti_recurrence_kept(s), all = s->gates * s->hidden;
-    const float *y = dti_recurrence_in(w, i);
-    const float *kept = y + s->steps * s->size + s->size + s->cell + t * wide;
-    const float *before = kept + wide - s->size;
-    float *d = dti_recurrence_out(w, i) + t * s->slopes, *sums = w->sums + i * all;
-    if (s->cell)
-        before = first ? dti_recurrence_flows_of(w, i).state + s->size
-                       : kept + (reverse ? wide : -wide) + 4 * s->hidden;
+    const int64_t x = dti_recurrence_in(w, i), d = dti_recurrence_out(w, i) + t * s->slopes;
+    float *sums = w->sums + i * all;
     if (t >= w->length[i]) {
-        memset(d, 0, (size_t)s->slopes * sizeof *d);
+        dti_recurrence_store(w, d, NULL, s->slopes);
         memset(sums, 0, (size_t)all * sizeof *sums);
         return;
     }
-    cells[s->kind](
-        &(dti_cell_back){.kept = kept,
-                         .h_now = y + t * s->size,
-                         .before = before,
-                         .dh = (projected ? w->unit + i * s->hidden : w->h + i * s->size),
-                         .dc = w->c + i * s->hidden,
-                         .d = sums,
-                         .dx = d,
-                         .n = s->hidden});
-    const bool gru = s->kind == DTI_RECURRENCE_GRU;
+    const float *kept =
+        dti_recurrence_floats(w, 0, x + dti_recurrence_kept_at(s, t), wide, w->kept);
+    float *dx = w->half ? w->line : dti_cpu_at(w->task, 3, d);
+    cells[s->kind](&(dti_cell_back){
+        .kept = kept,
+        .h_now = dti_recurrence_floats(w, 0, x + t * s->size, s->size, w->line),
+        .before = s->cell ? dti_recurrence_cell_before(w, i, t) : kept + wide - s->size,
+        .dh = (projected ? w->unit + i * s->hidden : w->h + i * s->size),
+        .dc = w->c + i * s->hidden,
+        .d = sums,
+        .dx = dx,
+        .n = s->hidden});
     const int64_t from = gru ? 2 * s->hidden : 0;
-    memcpy(d + from + (gru ? s->hidden : 0), sums + from, (size_t)(all - from) * sizeof *d);
+    memcpy(dx + from + (gru ? s->hidden : 0), sums + from, (size_t)(all - from) * sizeof *dx);
+    dti_recurrence_store(w, d, dx, s->slopes);
+}
+
+/* What flows through the projection to units of step t. */
+static void dti_recurrence_project_back(const dti_recurrence_work *w, int64_t t) {
+    const dti_recurrence *s = &w->s;
+    const int64_t at = dti_recurrence_out(w, 0) + s->steps * s->slopes + t * s->size;
+    dti_recurrence_product(w, dti_cpu_at(w->task, 3, at), w->a->y_sample, s->size, w->a->e_offset,
+                           s->hidden, w->unit, s->hidden, false);
 }
 
 static void dti_recurrence_backward(const dti_recurrence_work *w) {
     const dti_recurrence *s = &w->s;
-    const float *weights = dti_cpu_in(w->task, 1, w->a->w_offset);
     dti_recurrence_begin_back(w);
     for (int64_t step = s->steps - 1; step >= 0; step--) {
         const int64_t t = dti_recurrence_step(s, step), all = s->gates * s->hidden;
         for (int64_t i = 0; i < w->count; i++)
             dti_recurrence_gather(w, i, t);
         if (s->flags & DTI_RECURRENCE_PROJECTED)
-            dti_recurrence_product(w, dti_recurrence_out(w, 0) + s->steps * s->slopes + t * s->size,
-                                   w->a->y_sample, s->size, dti_cpu_in(w->task, 1, w->a->e_offset),
-                                   s->hidden, w->unit, s->hidden, false);
+            dti_recurrence_project_back(w, t);
         for (int64_t i = 0; i < w->count; i++)
             dti_recurrence_cell_back(w, i, t);
-        dti_recurrence_product(w, w->sums, all, all, weights, w->a->w_row, w->h, s->size, true);
+        dti_recurrence_product(w, dti_recurrence_rounded(w, w->sums, w->count * all), all, all,
+                               w->a->w_offset, w->a->w_row, w->h, s->size, true);
     }
     for (int64_t i = 0; i < w->count && s->flags & DTI_RECURRENCE_STATE; i++) {
-        float *to = dti_recurrence_out(w, i) + dti_recurrence_grad_all(s) - s->state;
-        memcpy(to, w->h + i * s->size, (size_t)s->size * sizeof *to);
-        memcpy(to + s->size, w->c + i * s->hidden, (size_t)s->cell * sizeof *to);
+        const int64_t to = dti_recurrence_out(w, i) + dti_recurrence_grad_all(s) - s->state;
+        dti_recurrence_store(w, to, w->h + i * s->size, s->size);
+        dti_recurrence_store(w, to + s->size, w->c + i * s->hidden, s->cell);
         if (s->flags & DTI_RECURRENCE_LENGTHS)
-            to[s->state - 1] = 0;
+            dti_recurrence_store(w, to + s->state - 1, NULL, 1);
     }
 }
 
