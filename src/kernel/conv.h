@@ -38,7 +38,29 @@ typedef struct dti_conv_dw {
     float *w;
 } dti_conv_dw;
 
+/* Windows: of x, which make y. */
+typedef struct dti_conv_geometry {
+    int64_t x_size[2], y_size[2], taps[2], stride[2], pad[2], dil[2];
+} dti_conv_geometry;
+
+/* The same of operands in 16 bits: conv_half.c. conv has no pointers. */
+typedef struct dti_conv_half {
+    dti_conv conv;
+    const void *from, *w, *bias, *mask; /* bias, mask: NULL = none */
+    void *to;
+    dt_dtype type, operand_type; /* operand: the bias or the mask */
+} dti_conv_half;
+
 struct dti_isa_kernels;
+static int64_t dti_conv_half_items(const dti_conv *c);
+static size_t dti_conv_half_scratch_bytes(const dti_conv *c);
+static void dti_conv_half_run(const struct dti_isa_kernels *k, const dti_conv_half *h,
+                              int64_t begin, int64_t end, void *scratch);
+/* The gradient of weights, in float: x and y of c are of the type. */
+static int64_t dti_conv_half_dw_items(const dti_conv_dw *c);
+static size_t dti_conv_half_dw_scratch_bytes(const dti_conv_dw *c);
+static void dti_conv_half_dw_run(const struct dti_isa_kernels *k, const dti_conv_dw *c,
+                                 dt_dtype type, int64_t begin, int64_t end, void *scratch);
 static int64_t dti_conv_items(const dti_conv *c, int threads);
 static size_t dti_conv_scratch_bytes(const dti_conv *c, int threads);
 static void dti_conv_run(const struct dti_isa_kernels *kernels, const dti_conv *c, int threads,

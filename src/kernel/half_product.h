@@ -2,7 +2,7 @@
  * recurrence, convolution. One function, so that a CPU's own instruction serves all of them. */
 
 typedef struct dti_half_block {
-    dti_gemm_block shape; /* all but a and b, whose strides it has, in elements */
+    dti_gemm_block shape; /* sizes, strides in elements, c and add; no bias, no epilogue */
     const void *a, *b;
     dt_dtype type;
 } dti_half_block;
@@ -11,3 +11,8 @@ typedef struct dti_half_block {
 static int64_t dti_half_block_floats(int64_t m, int64_t n, int64_t k);
 static void dti_half_block_run(const struct dti_isa_kernels *k, const dti_half_block *g,
                                float *scratch);
+
+/* Element i of memory of that type. */
+static void *dti_half_at(const void *base, dt_dtype type, int64_t i) {
+    return (char *)(uintptr_t)base + dti_bytes(type, (uint64_t)i);
+}

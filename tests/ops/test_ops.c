@@ -701,7 +701,8 @@ static bool ops_takes_halves(const dti_op_info *row) {
     static const dti_op_family *const families[] = {
         &dti_family_unary,  &dti_family_unary_grad, &dti_family_binary,    &dti_family_view,
         &dti_family_copy,   &dti_family_cast,       &dti_family_concat,    &dti_family_pad,
-        &dti_family_matmul, &dti_family_linear,     &dti_family_linear_dx, &dti_family_linear_dw};
+        &dti_family_matmul, &dti_family_linear,     &dti_family_linear_dx, &dti_family_linear_dw,
+        &dti_family_conv2d, &dti_family_conv2d_dx,  &dti_family_conv2d_dw};
     bool takes = false;
     for (size_t i = 0; i < DTI_COUNT(families); i++)
         takes = takes || row->family == families[i];

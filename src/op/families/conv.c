@@ -117,14 +117,15 @@ static bool dti_conv_bias_fits(dti_build *b, int64_t channels) {
 
 static bool dti_conv2d_shape(dti_build *b) {
     b->out.shape.rank = 3;
-    return dti_build_f32(b) && dti_conv_attr_fits(b) && dti_conv_ranks_fit(b, b->in[0], b->in[1]) &&
+    return dti_build_product(b) && dti_conv_attr_fits(b) && dti_conv_ranks_fit(b, b->in[0], b->in[1]) &&
            dti_conv_fits(b, b->in[0]->shape.dim, b->in[1]->shape.dim, b->out.shape.dim) &&
            dti_conv_bias_fits(b, b->out.shape.dim[0]);
 }
 
 /* (dy, w, b): the image whose convolution has dy's shape. */
 static bool dti_conv2d_dx_shape(dti_build *b) {
-    if (!dti_build_f32(b) || !dti_conv_attr_fits(b) || !dti_conv_ranks_fit(b, b->in[0], b->in[1]))
+    if (!dti_build_product(b) || !dti_conv_attr_fits(b) ||
+        !dti_conv_ranks_fit(b, b->in[0], b->in[1]))
         return false;
     const int64_t *dy = b->in[0]->shape.dim, *w = b->in[1]->shape.dim, *size = b->out.attr.dim;
     int64_t x[3] = {w[1] * b->out.attr.i[DTI_CONV_GROUPS], size[0], size[1]}, y[3];
@@ -146,7 +147,7 @@ static bool dti_conv2d_dx_shape(dti_build *b) {
 
 /* (dy, x): the weight. */
 static bool dti_conv2d_dw_shape(dti_build *b) {
-    if (!dti_build_f32(b) || !dti_conv_attr_fits(b) || !dti_conv_ranks_fit(b, b->in[0], NULL) ||
+    if (!dti_build_real(b) || !dti_conv_attr_fits(b) || !dti_conv_ranks_fit(b, b->in[0], NULL) ||
         !dti_conv_ranks_fit(b, b->in[1], NULL))
         return false;
     const int64_t *dy = b->in[0]->shape.dim, *x = b->in[1]->shape.dim, *size = b->out.attr.dim;
@@ -157,6 +158,7 @@ static bool dti_conv2d_dw_shape(dti_build *b) {
         return dti_build_fail(b, "dy is not of the shape that x gives");
     b->out.shape = (dt_shape){.rank = 4, .dim = {w[0], w[1], w[2], w[3]}};
     b->out.samples = false;
+    b->out.dtype = DT_F32; /* sums over all samples */
     return true;
 }
 
@@ -171,9 +173,14 @@ static dt_tensor dti_conv_to(const dti_grad *g, dti_op op, dt_tensor a, dt_tenso
     return dti_append2(op, a, b, &attr);
 }
 
+static dt_tensor dti_conv_to_weight(const dti_grad *g, dt_tensor y, dt_tensor x) {
+    return dt_cast(dti_conv_to(g, DTI_OP_CONV2D_DW, y, x, g->in[1]), dti_grad_dtype(g->in[1]));
+}
+
 /* Of an image that got one number a channel: over its samples and positions. */
 static dt_tensor dti_conv_to_bias(dt_tensor dy) {
     const dti_node *n = dti_node_of(dy);
+    dy = dt_cast(dy, DT_F32);
     return dti_append1(DTI_OP_SUM, dy, &(dti_attr){.f = {1.0f}, .i = {6, n->samples, 0}});
 }
 
@@ -181,7 +188,7 @@ static void dti_conv2d_grad(dti_grad *g) {
     if (g->wanted[0])
         g->dx[0] = dti_conv_to(g, DTI_OP_CONV2D_DX, g->dy, g->in[1], g->in[0]);
     if (g->wanted[1])
-        g->dx[1] = dti_conv_to(g, DTI_OP_CONV2D_DW, g->dy, g->in[0], g->in[1]);
+        g->dx[1] = dti_conv_to_weight(g, g->dy, g->in[0]);
     if (g->wanted[2])
         g->dx[2] = dti_conv_to_bias(g->dy);
 }
@@ -190,16 +197,17 @@ static void dti_conv2d_dx_grad(dti_grad *g) {
     if (g->wanted[0])
         g->dx[0] = dti_append2(DTI_OP_CONV2D, g->dy, g->in[1], &g->node.attr);
     if (g->wanted[1])
-        g->dx[1] = dti_conv_to(g, DTI_OP_CONV2D_DW, g->in[0], g->dy, g->in[1]);
+        g->dx[1] = dti_conv_to_weight(g, g->in[0], g->dy);
     if (g->wanted[2])
         g->dx[2] = dti_conv_to_bias(g->dy);
 }
 
 static void dti_conv2d_dw_grad(dti_grad *g) {
+    const dt_tensor w = dt_cast(g->dy, dti_node_of(g->in[0])->dtype);
     if (g->wanted[0])
-        g->dx[0] = dti_append2(DTI_OP_CONV2D, g->in[1], g->dy, &g->node.attr);
+        g->dx[0] = dti_append2(DTI_OP_CONV2D, g->in[1], w, &g->node.attr);
     if (g->wanted[1])
-        g->dx[1] = dti_conv_to(g, DTI_OP_CONV2D_DX, g->in[0], g->dy, g->in[1]);
+        g->dx[1] = dti_conv_to(g, DTI_OP_CONV2D_DX, g->in[0], w, g->in[1]);
 }
 
 /* ---- Launches */
@@ -244,9 +252,11 @@ static void dti_conv_image_emit(dti_emit *e) {
     a.w_offset = (uint32_t)w.offset;
     const uint32_t bias = dti_emit_given(e, 2, &a.z_offset);
     e->list->flops += dti_conv_flops(&a);
-    DTI_EMIT(e, forward ? DTI_K_CONV : DTI_K_CONV_DX, (uint64_t)dti_view_elements(&out), a,
-             in.value, w.value, out.value, bias)
-        ->spec[0] = bias != DTI_UNBOUND;
+    dti_launch *l = DTI_EMIT(e, forward ? DTI_K_CONV : DTI_K_CONV_DX,
+                             (uint64_t)dti_view_elements(&out), a, in.value, w.value, out.value,
+                             bias);
+    l->spec[0] = bias != DTI_UNBOUND;
+    l->dtype[0] = in.dtype; /* what epilogues it takes depends on it */
 }
 
 /* The sum over all samples in parts, for parallel work where the weight is small: a function of
@@ -486,11 +496,11 @@ DT_API dt_tensor dt_conv_transpose1d(dt_tensor x, dt_tensor w, dt_tensor b,
 
 /* ---- Rows of the tables */
 
-DTI_FAMILY_BY(conv2d, conv_image, .shape = dti_conv2d_shape, .grad = dti_conv2d_grad,
+DTI_FAMILY_BY(conv2d, conv_image, .low = 3, .shape = dti_conv2d_shape, .grad = dti_conv2d_grad,
               .macs = dti_weighted_macs);
 
-DTI_FAMILY_BY(conv2d_dx, conv_image, .shape = dti_conv2d_dx_shape, .grad = dti_conv2d_dx_grad,
+DTI_FAMILY_BY(conv2d_dx, conv_image, .low = 3, .shape = dti_conv2d_dx_shape, .grad = dti_conv2d_dx_grad,
               .macs = dti_weighted_dx_macs);
 
-DTI_FAMILY(conv2d_dw, .shape = dti_conv2d_dw_shape, .grad = dti_conv2d_dw_grad,
+DTI_FAMILY(conv2d_dw, .low = 3, .shape = dti_conv2d_dw_shape, .grad = dti_conv2d_dw_grad,
            .macs = dti_weighted_dw_macs);

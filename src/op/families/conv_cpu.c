@@ -53,9 +53,30 @@ static dti_conv_dw dti_conv_dw_of_args(const dti_launch *l, int64_t cut, int64_t
     return c;
 }
 
+static void dti_cpu_conv_half(const dti_cpu_task *task, const dti_conv *c, int64_t begin,
+                              int64_t end, void *scratch) {
+    const dti_args_conv *a = &task->launch->args.conv;
+    const uint8_t *dtype = task->launch->dtype;
+    const bool masked = task->launch->spec[1] == DTI_EPILOGUE_RELU_GRAD;
+    dti_conv_half h = {.conv = *c,
+                       .from = dti_cpu_at(task, 0, c->transposed ? a->y_offset : a->x_offset),
+                       .w = dti_cpu_at(task, 1, a->w_offset),
+                       .mask = masked ? dti_cpu_at(task, 3, a->z_offset) : NULL,
+                       .to = dti_cpu_at(task, 2, c->transposed ? a->x_offset : a->y_offset),
+                       .type = (dt_dtype)dtype[0],
+                       .operand_type = (dt_dtype)dtype[3]};
+    if (task->launch->spec[0])
+        h.bias = dti_cpu_at(task, 3, a->z_offset);
+    dti_conv_half_run(task->k, &h, begin, end, scratch);
+}
+
 static void dti_cpu_conv(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
     const dti_args_conv *a = &task->launch->args.conv;
     dti_conv c = dti_conv_of_args(task->launch);
+    if (dti_is_half(task->launch->dtype[0])) {
+        dti_cpu_conv_half(task, &c, begin, end, scratch);
+        return;
+    }
     c.from = dti_cpu_in(task, 0, c.transposed ? a->y_offset : a->x_offset);
     c.w = dti_cpu_in(task, 1, a->w_offset);
     c.to = dti_cpu_out(task, 2, c.transposed ? a->x_offset : a->y_offset);
@@ -69,7 +90,8 @@ static void dti_cpu_conv(const dti_cpu_task *task, int64_t begin, int64_t end, v
 static int64_t dti_cpu_items_conv_dw(const dti_cpu_task *task) {
     int64_t y_first;
     const dti_conv_dw c = dti_conv_dw_of_args(task->launch, 0, &y_first);
-    return task->launch->args.conv.cuts * dti_conv_dw_items(&c);
+    return task->launch->args.conv.cuts *
+           (dti_is_half(task->launch->dtype[0]) ? dti_conv_half_dw_items(&c) : dti_conv_dw_items(&c));
 }
 
 static void dti_cpu_conv_dw(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
@@ -79,11 +101,15 @@ static void dti_cpu_conv_dw(const dti_cpu_task *task, int64_t begin, int64_t end
         int64_t y_first;
         const int64_t each = dti_cpu_items_conv_dw(task) / a->cuts, cut = at / each;
         dti_conv_dw c = dti_conv_dw_of_args(task->launch, cut, &y_first);
-        c.y = (const float *)dti_cpu_in(task, 0, a->y_offset) + y_first;
-        c.x = dti_cpu_in(task, 1, a->x_offset);
+        const bool half = dti_is_half(task->launch->dtype[0]);
+        c.y = dti_cpu_at(task, 0, a->y_offset + y_first);
+        c.x = dti_cpu_at(task, 1, a->x_offset);
         c.w = (float *)dti_cpu_out(task, 2, a->w_offset) + cut * c.splits * elements;
         to = DTI_MIN(end, (cut + 1) * each);
-        if (cut % dti_conv_dw_pieces(a) == 0)
+        if (cut % dti_conv_dw_pieces(a) == 0 && half)
+            dti_conv_half_dw_run(task->k, &c, (dt_dtype)task->launch->dtype[0], at - cut * each,
+                                 to - cut * each, scratch);
+        else if (cut % dti_conv_dw_pieces(a) == 0)
             dti_conv_dw_run(task->k, &c, at - cut * each, to - cut * each, scratch);
         else if (at == cut * each)
             memset(c.w, 0, (size_t)(c.splits * elements) * sizeof *c.w);
@@ -92,7 +118,8 @@ static void dti_cpu_conv_dw(const dti_cpu_task *task, int64_t begin, int64_t end
 
 static int64_t dti_cpu_items_conv(const dti_cpu_task *task) {
     const dti_conv c = dti_conv_of_args(task->launch);
-    return dti_conv_items(&c, task->threads);
+    return dti_is_half(task->launch->dtype[0]) ? dti_conv_half_items(&c)
+                                            : dti_conv_items(&c, task->threads);
 }
 
 /* Of all items together: 2^18 multiply-adds are worth a thread. */
@@ -112,7 +139,8 @@ static int64_t dti_cpu_grain_conv_dw(const dti_cpu_task *task) {
 
 static size_t dti_cpu_scratch_conv(const dti_launch *launch, int threads) {
     const dti_conv c = dti_conv_of_args(launch);
-    return dti_conv_scratch_bytes(&c, threads);
+    return dti_is_half(launch->dtype[0]) ? dti_conv_half_scratch_bytes(&c)
+                                      : dti_conv_scratch_bytes(&c, threads);
 }
 
 static size_t dti_cpu_scratch_conv_dw(const dti_launch *launch, int threads) {
@@ -120,7 +148,8 @@ static size_t dti_cpu_scratch_conv_dw(const dti_launch *launch, int threads) {
     for (int64_t cut = 0; cut < launch->args.conv.cuts; cut++) {
         int64_t y_first;
         const dti_conv_dw c = dti_conv_dw_of_args(launch, cut, &y_first);
-        const size_t bytes = dti_conv_dw_scratch_bytes(&c);
+        const size_t bytes = dti_is_half(launch->dtype[0]) ? dti_conv_half_dw_scratch_bytes(&c)
+                                                        : dti_conv_dw_scratch_bytes(&c);
         most = DTI_MAX(most, bytes);
     }
     return most;

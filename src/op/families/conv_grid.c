@@ -178,6 +178,12 @@ static uint64_t dti_conv_invocations(const dti_launch *l, uint32_t variant,
            a->stride_h * a->stride_w;
 }
 
+/* A mask in 16 bits is read by a launch in 16 bits. */
+static bool dti_conv_takes(const dti_launch *l, uint32_t epilogue, const dti_view *operand) {
+    const bool half = operand && dti_is_half(operand->dtype);
+    return (!half || dti_is_half(l->dtype[0])) && dti_product_takes(l, epilogue, operand);
+}
+
 static void dti_conv_put_operand(dti_launch *l, uint32_t shift) {
     dti_args_conv *a = &l->args.conv;
     a->z_offset = (l->kernel == DTI_K_CONV ? a->y_offset : a->x_offset) + shift;
@@ -368,11 +374,11 @@ static bool dti_conv_sample(uint32_t variant, dti_trial *t) {
 #define DTI_CONV_ROW                                                                               \
     .local = {64, 64, 64, 128, 256, 256}, .rivals = DTI_CONV_RIVALS, .variant = dti_conv_variant,  \
     .tile = dti_conv_spec, .sums_by = 3, .invocations = dti_conv_invocations,                      \
-    .fits = dti_conv_fits_device, .sample = dti_conv_sample
+    .fits = dti_conv_fits_device, .sample = dti_conv_sample, .halves = true
 #define DTI_CONV_IMAGE_ROW                                                                         \
     DTI_CONV_ROW, .run = dti_cpu_conv, .outer = dti_cpu_items_conv,                                \
                   .grain_of = dti_cpu_grain_conv, .scratch_bytes = dti_cpu_scratch_conv,           \
-                  .takes = dti_product_takes, .put_operand = dti_conv_put_operand,                 \
+                  .takes = dti_conv_takes, .put_operand = dti_conv_put_operand,                 \
                   .effort = dti_conv_image_effort
 
 /* (x, w, y, bias); spec0: 1 = bias; spec1 */
