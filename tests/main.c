@@ -96,6 +96,7 @@ static bool harness_fails(unsigned rank, unsigned device, unsigned action) {
 #include "ops/test_ops.c"
 #include "ops/test_rows.c"
 #include "ops/test_dtype.c"
+#include "ops/test_low_rows.c"
 #include "random/test_random.c"
 #include "data/test_onnx.c"
 #include "data/test_c_save.c"

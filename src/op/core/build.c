@@ -159,19 +159,22 @@ static bool dti_build_product(dti_build *b) {
     return real;
 }
 
-/* The first `low` inputs are floats of one type, which the result is of; the others are f32. */
-static bool dti_build_low(dti_build *b, uint32_t low) {
-    const uint32_t count = b->count;
-    b->count = DTI_MIN(low, count);
-    if (!dti_build_real(b))
-        return false;
-    b->count = count;
-    for (uint32_t i = low; i < count; i++) {
+/* Of a family with .low: those inputs are floats of one type, which the result is of; others are
+ * f32. */
+static bool dti_build_low(dti_build *b) {
+    const uint32_t low = dti_op_info_of(b->out.op)->family->low;
+    const dt_dtype first = dti_node_of(b->inputs[0])->dtype;
+    for (uint32_t i = 0; i < b->count; i++) {
         const dt_dtype dtype = dti_node_of(b->inputs[i])->dtype;
-        if (dtype != DT_F32)
+        const bool one = low >> i & 1;
+        if (dti_is_whole(dtype) || (!one && dtype != DT_F32))
             return dti_build_fail(b, "input %u is %s, and f32 is needed: dt_cast it", i + 1,
                                   dti_dtype_name(dtype));
+        if (one && dtype != first)
+            return dti_build_fail(b, "input 1 is %s and input %u is %s: dt_cast one of them",
+                                  dti_dtype_name(first), i + 1, dti_dtype_name(dtype));
     }
+    b->out.dtype = (uint8_t)first;
     return true;
 }
 

@@ -59,7 +59,7 @@ static bool dti_attention_mask_fits(dti_build *b, const dti_node *mask) {
 }
 
 static bool dti_attention_shape(dti_build *b) {
-    if (!dti_build_low(b, 3) || !dti_attention_fits(b) ||
+    if (!dti_build_low(b) || !dti_attention_fits(b) ||
         (b->count > 3 && !dti_attention_mask_fits(b, dti_node_of(b->inputs[3]))))
         return false;
     const dt_shape q = b->in[0]->shape, v = dti_node_of(b->inputs[2])->shape;
@@ -83,7 +83,7 @@ static bool dti_attention_grad_shape(dti_build *b) {
     const dti_attention a =
         dti_attention_sizes(b->in[0]->shape, b->in[1]->shape, dti_node_of(b->inputs[2])->shape);
     const dt_shape dy = {2, {a.tq, a.heads * a.dv}}, logs = {2, {a.tq, 3 * a.heads}};
-    if (!dti_build_low(b, 4) || !dti_attention_fits(b))
+    if (!dti_build_low(b) || !dti_attention_fits(b))
         return false;
     if (!dti_shape_equal(dti_node_of(b->inputs[3])->shape, dy) ||
         !dti_shape_equal(dti_node_of(b->inputs[4])->shape, logs))

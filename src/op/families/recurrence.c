@@ -83,22 +83,9 @@ static bool dti_recurrence_weight_is(dti_build *b) {
                              "without samples");
 }
 
-/* All is of one type but the state, which is f32. */
-static bool dti_recurrence_types_fit(dti_build *b) {
-    const dt_dtype type = dti_node_of(b->inputs[0])->dtype;
-    if (dti_node_of(b->inputs[2])->dtype != DT_F32)
-        return dti_build_f32(b);
-    if (!dti_build_low(b, 2))
-        return false;
-    if (b->count > 3 && dti_node_of(b->inputs[3])->dtype != type)
-        return dti_build_fail(b, "input 1 is %s and input 4 is %s: dt_cast one of them",
-                              dti_dtype_name(type), dti_dtype_name(dti_node_of(b->inputs[3])->dtype));
-    return true;
-}
-
 static bool dti_recurrence_shape(dti_build *b) {
     const dt_shape x = b->in[0]->shape, state = dti_node_of(b->inputs[2])->shape;
-    if (!dti_recurrence_types_fit(b) || !dti_recurrence_weight_is(b))
+    if (!dti_build_low(b) || !dti_recurrence_weight_is(b))
         return false;
     dti_recurrence a = dti_recurrence_sizes(&b->out.attr, b->in[1]->shape);
     if (!dti_recurrence_weights_fit(b, &a))
@@ -124,7 +111,7 @@ static void dti_recurrence_outputs(const dt_graph *g, const dti_node *n, dti_out
 static bool dti_recurrence_grad_shape(dti_build *b) {
     const dti_recurrence s = dti_recurrence_sizes(&b->out.attr, b->in[1]->shape);
     dti_recurrence a = s;
-    if (!dti_recurrence_types_fit(b) || !dti_recurrence_weights_fit(b, &s))
+    if (!dti_build_low(b) || !dti_recurrence_weights_fit(b, &s))
         return false;
     a.steps = (b->in[0]->shape.dim[0] - a.size - a.cell) / (a.size + dti_recurrence_kept(&a));
     b->out.shape = (dt_shape){1, {dti_recurrence_grad_all(&a)}};
