@@ -29,8 +29,9 @@ static void dti_cast_graph(dt_graph *graph, uint32_t *now, dt_tensor *in) {
             n->attr.i[2] = (int32_t)now[n->attr.i[2]];
     }
     for (uint32_t id = 1; id < count && !graph->error[0]; id++) {
-        if (graph->nodes[id].dtype == DT_F32)
-            now[id] = dti_autocast_to((dt_tensor){graph, now[id]}, DT_F32).id;
+        const dt_dtype own = (dt_dtype)graph->nodes[id].dtype;
+        if (!dti_is_whole(own))
+            now[id] = dti_autocast_to((dt_tensor){graph, now[id]}, own).id;
     }
 }
 

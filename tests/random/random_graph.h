@@ -109,6 +109,8 @@ typedef enum rnd_kind {
         RND_KIND_COUNT
 } rnd_kind;
 
+static dt_precision rnd_precision; /* of all programs and trainers that are made */
+
 enum {
     RND_STMTS = 120,
     RND_INPUTS = 5, /* of a statement */

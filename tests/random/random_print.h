@@ -82,7 +82,8 @@ static void rnd_print(const rnd_model *m) {
     printf("%s", m->metric_count ? "}" : "");
     for (int i = 0; i < m->output_count; i++)
         printf("%st%d", i ? ", " : ", .outputs = {", m->outputs[i]);
-    printf("%s, .gradients = true};\n", m->output_count ? "}" : "");
+    printf("%s, .gradients = true%s};\n", m->output_count ? "}" : "",
+           rnd_precision ? ", .precision = DT_PRECISION_BF16" : "");
     printf("    // micro-batches:");
     for (int i = 0; i < m->micro_count; i++)
         printf(" %d", m->micros[i]);

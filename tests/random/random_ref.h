@@ -72,13 +72,15 @@ typedef struct rnd_result { /* losses' and metrics' (sum, weight), outputs, grad
     dt_tensor tensor; /* in the reference's graph */
 } rnd_result;
 
-typedef struct rnd_ref {
+typedef struct rnd_ref rnd_ref;
+struct rnd_ref {
     const rnd_model *m;
     rnd_built b;
+    rnd_ref *mixed; /* the same in mixed precision; NULL = nothing is computed in it */
     rnd_result results[RND_RESULTS];
     int count, gradients, buffers; /* results; the first gradient, the first buffer */
     int64_t total;                 /* numbers in all results */
-} rnd_ref;
+};
 
 static void rnd_ref_add(rnd_ref *r, const char *what, int stmt, dt_tensor x, int64_t count) {
     r->results[r->count++] = (rnd_result){what, stmt, r->total, count, x};
@@ -141,9 +143,25 @@ static void rnd_ref_buffers(rnd_ref *r) {
     ref_close(&run);
 }
 
-static bool rnd_ref_open(rnd_ref *r, const rnd_model *m) {
+/* Statements are what stands for them under autocast. */
+static bool rnd_ref_cast(rnd_ref *r) {
+    dt_graph *g = r->b.graph;
+    uint32_t *now = calloc(g->count, sizeof *now);
+    dt_tensor *in = calloc((size_t)g->input_count + 1, sizeof *in);
+    g->autocast = DT_BF16;
+    dti_cast_graph(g, now, in);
+    for (int i = 0; i < r->m->count; i++)
+        r->b.at[i].id = now[r->b.at[i].id];
+    free(now);
+    free(in);
+    return dt_graph_error(g) == NULL;
+}
+
+static bool rnd_ref_open_in(rnd_ref *r, const rnd_model *m, dt_precision precision) {
     *r = (rnd_ref){.m = m};
     if (!rnd_build(m, &(dt_ctx_desc){.no_vulkan = true}, NULL, &r->b))
+        return false;
+    if (precision && !rnd_ref_cast(r))
         return false;
     for (int i = 0; i < m->loss_count; i++)
         rnd_ref_add(r, "loss", m->losses[i], r->b.at[m->losses[i]], 2);
@@ -160,6 +178,25 @@ static bool rnd_ref_open(rnd_ref *r, const rnd_model *m) {
 
 static void rnd_ref_close(rnd_ref *r) {
     rnd_unbuild(&r->b);
+    if (r->mixed)
+        rnd_ref_close(r->mixed);
+    free(r->mixed);
+}
+
+static bool rnd_ref_open(rnd_ref *r, const rnd_model *m) {
+    if (!rnd_ref_open_in(r, m, DT_PRECISION_F32))
+        return false;
+    if (rnd_precision == DT_PRECISION_F32)
+        return true;
+    r->mixed = calloc(1, sizeof *r->mixed);
+    return r->mixed && rnd_ref_open_in(r->mixed, m, rnd_precision) && r->mixed->count == r->count &&
+           r->mixed->total == r->total;
+}
+
+static const char *rnd_ref_error(const rnd_ref *r) {
+    const rnd_ref *of = r->mixed ? r->mixed : r;
+    return dt_graph_error(of->b.graph) ? dt_graph_error(of->b.graph)
+                                       : "other results are in mixed precision";
 }
 
 /* What is computed: rows [first, first + rows), in one piece. */
@@ -169,9 +206,16 @@ typedef struct rnd_piece {
     bool forward;          /* no gradients */
     const double *weights; /* of the losses, of all pieces; NULL = its own */
     uint64_t key;          /* of shaking; 0 = none */
+    uint64_t near;         /* of values beside those of the leaves; 0 = none */
 } rnd_piece;
 
-static void rnd_ref_fill(const rnd_model *m, const rnd_built *b, ref_run *run, int first) {
+/* Another value, less than a rounding to bf16 away. */
+static double rnd_near(double value, uint64_t key) {
+    return (double)(float)(value * (1 + 0x1p-9 * (2 * rnd_unit(key) - 1)));
+}
+
+static void rnd_ref_fill(const rnd_model *m, const rnd_built *b, ref_run *run, int first,
+                         uint64_t near) {
     for (int i = 0; i < m->count; i++) {
         if (!rnd_is_leaf(m->stmts[i].kind))
             continue;
@@ -180,6 +224,8 @@ static void rnd_ref_fill(const rnd_model *m, const rnd_built *b, ref_run *run, i
         const int64_t from = dt_tensor_has_samples(b->at[i]) ? each * first : 0;
         for (int64_t k = 0; k < t->elements; k++)
             t->data[k] = rnd_value(m, i, from + k);
+        for (int64_t k = 0; near && !rnd_is_index(m->stmts[i].kind) && k < t->elements; k++)
+            t->data[k] = rnd_near(t->data[k], rnd_mix(near * 127 + (uint64_t)i) + (uint64_t)(from + k));
     }
 }
 
@@ -193,7 +239,7 @@ static void rnd_ref_begin(const rnd_ref *r, const rnd_piece *p, ref_run *run) {
         run->step.coefficient[i] = (double)r->m->coefficients[i];
         run->step.weight[i] = p->weights ? p->weights[i] : 0;
     }
-    rnd_ref_fill(r->m, &r->b, run, p->first);
+    rnd_ref_fill(r->m, &r->b, run, p->first, p->near);
 }
 
 /* hold: detached values stay what they were. */
@@ -231,6 +277,7 @@ static void rnd_ref_run(const rnd_ref *r, const rnd_piece *p, double *out) {
 
 typedef struct rnd_expected {
     double *value, *allowed;
+    double norm[RND_RESULTS]; /* allowed of a result's error, in mixed precision */
     bool ill; /* the condition is too bad to tell anything */
 } rnd_expected;
 
@@ -291,9 +338,55 @@ static void rnd_expected_close(const rnd_ref *r, rnd_expected *e, const double *
     }
 }
 
+#define RND_MIXED_FACTOR 1.5
+#define RND_MIXED_FLOOR 0x1p-7 /* of a result's norm: two units in the last place of bf16 */
+enum { RND_MIXED_RUNS = 6 };
+
+static double rnd_norm(const rnd_result *x, const double *a, const double *b) {
+    double squares = 0;
+    for (int64_t k = x->at; k < x->at + x->count; k++)
+        squares += (a[k] - (b ? b[k] : 0)) * (a[k] - (b ? b[k] : 0));
+    return sqrt(squares);
+}
+
+static void rnd_near_sum(const rnd_ref *r, const rnd_piece *pieces, int count, uint64_t near,
+                         double *out) {
+    rnd_piece own[64];
+    double weights[RND_LOSSES];
+    for (int i = 0; i < count; i++) {
+        own[i] = pieces[i];
+        own[i].near = near;
+    }
+    rnd_ref_weights(r, own, count, weights);
+    rnd_ref_sum(r, own, count, count > 1 ? weights : NULL, 0, out);
+}
+
+/* The error that mixed precision has by its meaning: the largest of that of the model and of some
+ * beside it, since that of a single one may by chance be small. */
+static void rnd_expect_mixed(const rnd_ref *r, const rnd_piece *pieces, int count,
+                             rnd_expected *e) {
+    const size_t n = (size_t)r->total + 1;
+    double *exact = calloc(n, sizeof *exact), *mixed = calloc(n, sizeof *mixed);
+    for (uint64_t near = 0; near < RND_MIXED_RUNS; near++) {
+        rnd_near_sum(r, pieces, count, near, exact);
+        rnd_near_sum(r->mixed, pieces, count, near, mixed);
+        for (int i = 0; i < r->count; i++) {
+            const double off = rnd_norm(&r->results[i], mixed, exact);
+            e->ill = e->ill || !isfinite(off);
+            e->norm[i] = fmax(e->norm[i], off);
+        }
+    }
+    for (int i = 0; i < r->count; i++)
+        e->norm[i] = RND_MIXED_FACTOR * e->norm[i] +
+                     RND_MIXED_FLOOR * rnd_norm(&r->results[i], e->value, NULL) +
+                     rnd_norm(&r->results[i], e->allowed, NULL);
+    free(exact);
+    free(mixed);
+}
+
 static rnd_expected rnd_expect(const rnd_ref *r, const rnd_piece *pieces, int count) {
     const size_t n = (size_t)r->total + 1;
-    rnd_expected e = {calloc(n, sizeof(double)), calloc(n, sizeof(double)), false};
+    rnd_expected e = {.value = calloc(n, sizeof(double)), .allowed = calloc(n, sizeof(double))};
     double *shaken = calloc(n, sizeof *shaken), *moved = calloc(n, sizeof *moved);
     double weights[RND_LOSSES];
     rnd_ref_weights(r, pieces, count, weights);
@@ -306,6 +399,8 @@ static rnd_expected rnd_expect(const rnd_ref *r, const rnd_piece *pieces, int co
                 fmax(moved[i], isfinite(shaken[i]) ? fabs(shaken[i] - e.value[i]) : INFINITY);
     }
     rnd_expected_close(r, &e, moved);
+    if (r->mixed)
+        rnd_expect_mixed(r, pieces, count, &e);
     free(shaken);
     free(moved);
     return e;

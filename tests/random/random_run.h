@@ -91,7 +91,7 @@ static void rnd_device_close(rnd_device *d) {
 
 static dt_program_desc rnd_desc(const rnd_device *d, int batch) {
     const rnd_model *m = d->m;
-    dt_program_desc desc = {.batch = batch};
+    dt_program_desc desc = {.batch = batch, .precision = rnd_precision};
     for (int i = 0; i < m->loss_count; i++)
         desc.losses[i] = (dt_loss){d->b.at[m->losses[i]], m->coefficients[i]};
     for (int i = 0; i < m->metric_count; i++)
@@ -202,8 +202,28 @@ static bool rnd_compared(const rnd_ref *r, int i, int what) {
 
 static double rnd_worst; /* of all: off / allowed */
 
+static void rnd_compare_norms(const rnd_ref *r, const rnd_expected *e, const double *got, int what,
+                              const char *way, rnd_fault *fault) {
+    for (int i = 0; i < r->count && !e->ill; i++) {
+        const rnd_result *x = &r->results[i];
+        const double off = rnd_norm(x, got, e->value);
+        if (!rnd_compared(r, i, what))
+            continue;
+        if (!(off <= e->norm[i]))
+            rnd_wrong(fault,
+                      "%s: %s t%d in mixed precision: the error is %.3g, its norm %.3g, allowed %.3g",
+                      way, x->what, x->stmt, off, rnd_norm(x, e->value, NULL), e->norm[i]);
+        else
+            rnd_worst = fmax(rnd_worst, off / e->norm[i]);
+    }
+}
+
 static void rnd_compare(const rnd_ref *r, const rnd_expected *e, const double *got, int what,
                         const char *way, rnd_fault *fault) {
+    if (r->mixed) {
+        rnd_compare_norms(r, e, got, what, way, fault);
+        return;
+    }
     for (int i = 0; i < r->count && !e->ill; i++) {
         const rnd_result *x = &r->results[i];
         for (int64_t k = x->at; k < x->at + x->count && rnd_compared(r, i, what); k++) {

@@ -82,6 +82,7 @@ static dt_trainer_desc rnd_trainer_desc(rnd_job *j, const rnd_device *d, void **
     const rnd_model *m = j->m;
     j->optim = (dt_optim_desc){.kind = m->optim, .lr = 1e-3};
     dt_trainer_desc desc = {.optim = &j->optim,
+                            .precision = rnd_precision,
                             .comm = j->comm,
                             .data = {.rows = (uint64_t)m->rows},
                             .seed = m->seed,
@@ -404,7 +405,7 @@ static bool rnd_run_trainers(const rnd_model *m, const char *device, rnd_fault *
     if (!rnd_trainable(m, &own))
         return false;
     if (!rnd_ref_open(&r, &own))
-        rnd_wrong(fault, "as a trainer takes it: %s", rnd_build_error(&r.b));
+        rnd_wrong(fault, "as a trainer takes it: %s", rnd_ref_error(&r));
     else
         takes = rnd_columns(&r, columns);
     takes = takes && rnd_save_values(&own, &files, fault);

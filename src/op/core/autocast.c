@@ -7,10 +7,12 @@
 #define DTI_AUTOCAST_OPERANDS 2 /* of LOW rows: a bias is read as it is */
 
 static dt_tensor dti_autocast_to(dt_tensor x, dt_dtype to) {
+    if (dti_is_nil(x))
+        return x;
     const dti_node *n = dti_node_of(x);
     if (dti_is_whole(n->dtype) || n->dtype == to || n->term)
         return x;
-    if (n->cast)
+    if (n->cast && x.graph->nodes[n->cast].dtype == to)
         return (dt_tensor){x.graph, n->cast};
     const bool recompute = n->recompute;
     const dt_tensor y = dt_cast(x, to);

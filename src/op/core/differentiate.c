@@ -36,6 +36,8 @@ static bool dti_pass_reached(const dti_pass *p, uint32_t id) {
 }
 
 static void dti_pass_add(dti_pass *p, uint32_t id, dt_tensor dx) {
+    if (p->graph->autocast) /* rows of a rule may have worked in another type */
+        dx = dti_autocast_to(dx, dti_grad_dtype((dt_tensor){p->graph, id}));
     if (dti_is_nil(dx))
         return;
     uint32_t *adjoint = &p->adjoint[dti_pass_slot(p, id)];

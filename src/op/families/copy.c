@@ -45,6 +45,7 @@ static bool dti_cast_readers_take(const dti_emit *e) {
 static bool dti_cast_writers_take(const dti_emit *e, const dti_view *x) {
     const uint32_t id = dti_input_id(e->graph, e->node, 0);
     const dti_value *v = &e->list->values[x->value];
+    const dti_op_family *f = dti_op_info_of(e->graph->nodes[id].op)->family;
     for (uint32_t k = 0; k < e->list->launch_count; k++) {
         const dti_launch *l = &e->list->launches[k];
         const int out = dti_launch_output(l);
@@ -52,9 +53,9 @@ static bool dti_cast_writers_take(const dti_emit *e, const dti_view *x) {
             return false;
     }
     return e->own[id].uses == 1 && v->kind == DTI_VALUE_TRANSIENT && v->part_of == x->value &&
-           !v->has_parts && dti_view_is_dense(x) &&
+           !v->has_parts && dti_view_is_dense(x) && !f->view && /* it shares another row's value */
            v->bytes == dti_bytes(DT_F32, (uint64_t)dti_view_elements(x)) &&
-           (dti_op_info_of(e->graph->nodes[id].op)->family->halves & DTI_HALF_OUT);
+           (f->halves & DTI_HALF_OUT);
 }
 
 /* A cast between f32 and 16 bits that a kernel makes as it reads or writes: the same bits. */
