@@ -4,7 +4,7 @@
 
 static void dti_cast_node(dt_graph *graph, uint32_t id, uint32_t *now, dt_tensor *in) {
     const dti_node n = graph->nodes[id]; /* appending moves them */
-    now[id] = id;
+    now[id] = n.low ? dti_autocast_to((dt_tensor){graph, id}, (dt_dtype)graph->autocast).id : id;
     if (!n.count || graph->error[0])
         return;
     for (uint32_t i = 0; i < n.count; i++)
@@ -21,6 +21,7 @@ static void dti_cast_node(dt_graph *graph, uint32_t id, uint32_t *now, dt_tensor
  * own type. Errors, in graph->error: what a row refuses, MEMORY. */
 static void dti_cast_graph(dt_graph *graph, uint32_t *now, dt_tensor *in) {
     const uint32_t count = graph->count;
+    graph->autocast = DT_BF16;
     for (uint32_t id = 1; id < count; id++)
         dti_cast_node(graph, id, now, in);
     for (uint32_t id = 1; id < count && !graph->error[0]; id++) {
@@ -35,6 +36,23 @@ static void dti_cast_graph(dt_graph *graph, uint32_t *now, dt_tensor *in) {
     }
 }
 
+static dt_result dti_cast_find_low(const dt_graph *g, uint8_t *low) {
+    dt_graph *own = NULL;
+    uint32_t *now = dti_alloc_array(g->base, g->count, sizeof *now);
+    dt_tensor *in = dti_alloc_array(g->base, (size_t)g->input_count + 1, sizeof *in);
+    dt_result result = now && in ? dti_graph_copy(g, g->ctx, &own) : DT_ERROR_MEMORY;
+    if (!result) {
+        dti_cast_graph(own, now, in);
+        result = own->result;
+        for (uint32_t id = 1; id < g->count && !result; id++)
+            low[id] = g->nodes[id].dtype == DT_F32 &&
+                      own->nodes[dti_autocast_source(own, now[id])].dtype != DT_F32;
+        dt_graph_destroy(own);
+    }
+    DTI_FREE(g->base, now, in);
+    return result;
+}
+
 static dt_result dti_pass_cast(dti_lowering *w) {
     dti_code *code = w->code;
     dt_graph *graph = code->work;
@@ -42,7 +60,6 @@ static dt_result dti_pass_cast(dti_lowering *w) {
         return DT_OK;
     dt_tensor *in = dti_alloc_array(graph->base, (size_t)graph->input_count + 1, sizeof *in);
     code->stands = dti_alloc_array(graph->base, graph->count, sizeof *code->stands);
-    graph->autocast = DT_BF16;
     if (in && code->stands)
         dti_cast_graph(graph, code->stands, in);
     dti_free(graph->base, in);

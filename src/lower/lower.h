@@ -107,6 +107,8 @@ static void dti_need_roots(const dt_graph *g, const dt_program_desc *d, const ui
                            uint8_t *needed);
 /* The inputs of what is needed, and theirs; order: of nodes, NULL: that in which they were made. */
 static void dti_need_inputs(const dt_graph *g, const uint32_t *order, uint8_t *needed);
+/* cast.c: by node of a model, 1: in mixed precision its f32 is 16 bits. Errors: MEMORY, INVALID. */
+static dt_result dti_cast_find_low(const dt_graph *g, uint8_t *low);
 static void dti_need_all(const dti_lowering *w, uint8_t *needed); /* of a step without updates */
 static inline uint64_t dti_node_elements(const dti_code *code, const dti_node *n) {
     return (uint64_t)dti_shape_elements(n->shape) * (n->samples ? (uint64_t)code->batch : 1u);

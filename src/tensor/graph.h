@@ -18,6 +18,7 @@ typedef struct dti_node {
     bool buffer;    /* a parameter that only updates change: attr.i[2] is its new value's node */
     bool term;      /* a pair (sum, weight): a loss or a metric */
     bool recompute; /* not kept for the backward pass */
+    bool low;       /* an input of what another stage computed in 16 bits */
     uint16_t stage; /* of a pipeline, that what is made behind this belongs to; 0 = as before it */
     uint32_t first; /* into graph->inputs */
     uint32_t count; /* of inputs */

@@ -24,6 +24,17 @@ static dt_tensor dti_autocast_to(dt_tensor x, dt_dtype to) {
     return y;
 }
 
+static uint32_t dti_autocast_source(const dt_graph *g, uint32_t id) {
+    const dti_node *n = &g->nodes[id];
+    while (g->autocast && n->op == DTI_OP_CAST) {
+        const uint32_t in = dti_input_id(g, n, 0);
+        if (g->nodes[in].cast != id || g->nodes[in].low)
+            break;
+        n = &g->nodes[id = in];
+    }
+    return id;
+}
+
 /* Whether a row's launches take all of its operands in 16 bits. */
 static bool dti_autocast_takes(const dti_op_info *info, uint32_t count) {
     uint32_t wanted = DTI_HALF_OUT;

@@ -22,6 +22,7 @@ typedef struct dti_pass {
 /* Where a node stands in the two lists, which are as long as the pass, not the graph: slot 0 is for
  * all leaves that nothing is asked of. */
 static uint32_t dti_pass_slot(const dti_pass *p, uint32_t id) {
+    id = dti_autocast_source(p->graph, id);
     if (id >= p->first)
         return 1 + p->leaves + id - p->first;
     for (uint32_t i = 0; i < p->leaves; i++) {
@@ -37,7 +38,7 @@ static bool dti_pass_reached(const dti_pass *p, uint32_t id) {
 
 static void dti_pass_add(dti_pass *p, uint32_t id, dt_tensor dx) {
     if (p->graph->autocast) /* rows of a rule may have worked in another type */
-        dx = dti_autocast_to(dx, dti_grad_dtype((dt_tensor){p->graph, id}));
+        dx = dti_autocast_to(dx, (dt_dtype)p->graph->nodes[dti_autocast_source(p->graph, id)].dtype);
     if (dti_is_nil(dx))
         return;
     uint32_t *adjoint = &p->adjoint[dti_pass_slot(p, id)];
@@ -152,7 +153,8 @@ static void dti_pass_run(dt_graph *graph, uint32_t first, const dt_tensor *y, co
         for (uint32_t id = p.count - 1; id >= first; id--) {
             /* x itself may be a leaf, or what no gradient goes through */
             const dti_node *n = &graph->nodes[id];
-            bool through = n->count && (dti_has_gradient(n) || dti_pass_is_step(&p, n));
+            bool through = n->count && (dti_has_gradient(n) || dti_pass_is_step(&p, n)) &&
+                           dti_autocast_source(graph, id) == id;
             const uint32_t slot = dti_pass_slot(&p, id);
             if (!through || !p.reached[slot] || !dti_pass_flows(&p, id))
                 continue;

@@ -518,8 +518,11 @@ static dt_result dti_pipe_cut_open(dti_base *base, const dt_graph *g, const dt_p
     cut->needed = dti_alloc_array(base, g->count, 1);
     cut->anywhere = dti_alloc_array(base, g->count, 1);
     cut->givers = dti_alloc_array(base, g->count, sizeof *cut->givers);
-    if (!cut->home || !cut->needed || !cut->anywhere || !cut->givers)
+    cut->low = dti_alloc_array(base, g->count, 1);
+    if (!cut->home || !cut->needed || !cut->anywhere || !cut->givers || !cut->low)
         return DT_ERROR_MEMORY;
+    if (desc->precision)
+        DTI_TRY(dti_cast_find_low(g, cut->low));
     dti_pipe_need(cut, g, desc);
     for (uint32_t id = 1; id < g->count; id++)
         cut->anywhere[id] = dti_pipe_is_anywhere(cut, g, &g->nodes[id]);
@@ -555,15 +558,16 @@ static dt_result dti_pipe_cut_like(dti_base *base, const dt_graph *g, const dt_p
 }
 
 static void dti_pipe_cut_free(dti_base *base, dti_pipe_cut *cut) {
-    DTI_FREE(base, cut->home, cut->needed, cut->anywhere, cut->givers, cut->links);
+    DTI_FREE(base, cut->home, cut->needed, cut->anywhere, cut->low, cut->givers, cut->links);
     *cut = (dti_pipe_cut){0};
 }
 
 /* ---- a chunk by itself */
 
 /* An input that another stage writes: attr.i[2] tells it from the application's. */
-static void dti_pipe_as_input(dti_node *n) {
+static void dti_pipe_as_input(dti_node *n, bool low) {
     n->op = DTI_OP_INPUT;
+    n->low = low;
     n->count = 0;
     n->frozen = n->buffer = n->recompute = false;
     n->values = NULL;
@@ -584,7 +588,7 @@ static dt_result dti_pipe_cut_graph(const dti_pipe_cut *cut, const dt_graph *g, 
     }
     for (uint32_t i = 0; i < cut->link_count; i++) {
         if (cut->links[i].to == chunk)
-            dti_pipe_as_input(&own->nodes[cut->links[i].node]);
+            dti_pipe_as_input(&own->nodes[cut->links[i].node], cut->low[cut->links[i].node]);
     }
     return DT_OK;
 }

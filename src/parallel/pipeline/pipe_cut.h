@@ -19,6 +19,7 @@ typedef struct dti_pipe_cut {
     uint16_t *home;    /* by node: its chunk; NOWHERE: nothing needs it, or it is `anywhere` */
     uint8_t *needed;   /* by node: a loss, a metric or a running statistic is computed from it */
     uint8_t *anywhere; /* by node: computed by each chunk that needs it */
+    uint8_t *low;      /* by node: computed in 16 bits, though the model says f32 */
     uint32_t *givers;  /* by node: the newest that gives it a gradient; NULL: links are made */
     uint32_t starts[DTI_PIPE_CHUNKS_MAX + 1]; /* first node of each chunk */
     double work[DTI_PIPE_CHUNKS_MAX];         /* its share of a step's estimated time */
