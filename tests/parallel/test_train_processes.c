@@ -290,6 +290,7 @@ typedef enum difference {
     DIFFER_TAIL,
     DIFFER_ORDER,
     DIFFER_PARTS,
+    DIFFER_PRECISION,
     DIFFER_BATCH_SLICES,
     DIFFER_ROWS,
     DIFFER_PARAMS,
@@ -317,6 +318,7 @@ static const struct {
     [DIFFER_TAIL] = {".tail 1", ".tail 0"},
     [DIFFER_ORDER] = {".no_shuffle 1", ".no_shuffle 0"},
     [DIFFER_PARTS] = {".accumulate 2", ".accumulate 1"},
+    [DIFFER_PRECISION] = {".precision 1", ".precision 0"},
     [DIFFER_BATCH_SLICES] = {".parallel.batch_slices 16", ".parallel.batch_slices 8"},
     [DIFFER_ROWS] = {".data.rows 149", ".data.rows 150"},
     [DIFFER_PARAMS] = {"'fc*.weight'", "'*'"},
@@ -341,6 +343,7 @@ static void differ_desc(dt_trainer_desc *d, difference what, bool other) {
     d->tail = what == DIFFER_TAIL ? DT_TAIL_DROP : DT_TAIL_KEEP;
     d->no_shuffle = what == DIFFER_ORDER;
     d->accumulate = what == DIFFER_PARTS ? 2 : 0;
+    d->precision = what == DIFFER_PRECISION ? DT_PRECISION_BF16 : DT_PRECISION_F32;
     d->data.rows -= what == DIFFER_ROWS;
     d->params = what == DIFFER_PARAMS ? "fc*.weight" : NULL;
     d->parallel.bucket_bytes = what == DIFFER_BUCKETS ? 4096 : 0;

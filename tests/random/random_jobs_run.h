@@ -218,6 +218,7 @@ static void jobs_describe(jobs_model *m, const jobs_rank *r) {
     m->optim = job_optims[r->job->optim].desc;
     m->optim.average = (dt_average){.kind = (dt_average_kind)v[F_AVERAGE], .start = 2};
     d->optim = &m->optim;
+    d->precision = r->job->precision;
     d->params = v[F_WEIGHTS_ONLY] ? "*.weight" : NULL;
     d->averaged = v[F_AVERAGED];
     d->data.rows = (uint64_t)v[F_ROWS];

@@ -267,6 +267,27 @@ static void jobs_replay(int part, int parts) {
     fclose(f);
 }
 
+/* The promises hold, and what is refused is refused alike. */
+static void jobs_mixed(int part, int parts) {
+    static char was[LINE], is[LINE];
+    FILE *f = fopen(JOBS_FILE, "r");
+    REQUIRE(f != NULL);
+    for (int i = 0; fgets(was, sizeof was, f); i++) {
+        jobs_job j = jobs_draw(i);
+        j.precision = DT_PRECISION_BF16;
+        if (i % parts != part || !test_takes(i / parts, 8, 50) || j.v[F_MEMORY])
+            continue;
+        jobs_line_watched(&j, is);
+        test_check(!strstr(was, "| refused") == !strstr(is, "| refused"), __FILE__, __LINE__,
+                   "job %d in f32:\n      %s\n    and in mixed precision\n      %s", i, was, is);
+    }
+    fclose(f);
+}
+
+TEST(random_jobs_in_mixed_precision_keep_their_promises) {
+    jobs_mixed(jobs_env("DTRAIN_PART", 0), jobs_env("DTRAIN_PARTS", 1));
+}
+
 TEST(random_jobs_have_their_recorded_results) {
     if (getenv("DTRAIN_RECORD"))
         jobs_record();
