@@ -300,6 +300,8 @@ static void dti_append_gradients(const dti_lowering *w, dti_text *problems) {
     }
     dti_gradient_leaves(code, wrt);
     dti_differentiate_all(g, y, dy, roots, wrt, count, wrt + count);
+    for (uint32_t i = count; i < 2 * count && g->autocast; i++)
+        wrt[i] = dti_autocast_to(wrt[i], DT_F32);
     if (!g->error[0])
         dti_gradients_zero(w, y, dy, roots, wrt, wrt + count, wrt + 2 * (size_t)count);
     if (!g->error[0])

@@ -247,8 +247,8 @@ static const dt_tensor *dti_autocast_inputs(const dti_op_info *info, const dt_te
                                             uint32_t count, dt_tensor *room);
 /* x as f32, or as what LOW rows work in: one node for each value and type. */
 static dt_tensor dti_autocast_to(dt_tensor x, dt_dtype to);
-/* Of such a cast: what it is of, else the node itself. The cast is a part of each of its readers,
- * whose gradients are of what they read and add up in its type. */
+/* Of such a cast: what it is of, else the node itself. The reverse pass takes it for a part of each
+ * of its readers. */
 static uint32_t dti_autocast_source(const dt_graph *g, uint32_t id);
 
 /* A function of the API that is made of rows: `make` finds inputs and other arguments in the call.

@@ -11,6 +11,7 @@
 #include "random/random_run.h"
 #include "random/random_trainer.h"
 #include "random/random_shrink.h"
+#include "random/random_dump.h"
 
 /* Under a sanitizer it is the memory that is looked at. */
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
@@ -68,6 +69,8 @@ static void rnd_check_whole(const rnd_ref *r, const rnd_way *way, rnd_tally *t, 
     other.commits = true;
     rnd_run_program(r, &other, false, a, fault);
     rnd_compare(r, &e, a, RND_ALL, way->name, fault);
+    if (r->mixed)
+        rnd_dump(r, &e, a);
     other.marks = true;
     other.name = "recompute";
     rnd_run_program(r, &other, false, b, fault);

@@ -28,7 +28,7 @@ static uint32_t dti_autocast_source(const dt_graph *g, uint32_t id) {
     const dti_node *n = &g->nodes[id];
     while (g->autocast && n->op == DTI_OP_CAST) {
         const uint32_t in = dti_input_id(g, n, 0);
-        if (g->nodes[in].cast != id || g->nodes[in].low)
+        if (g->nodes[in].cast != id)
             break;
         n = &g->nodes[id = in];
     }

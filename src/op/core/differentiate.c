@@ -26,7 +26,7 @@ static uint32_t dti_pass_slot(const dti_pass *p, uint32_t id) {
     if (id >= p->first)
         return 1 + p->leaves + id - p->first;
     for (uint32_t i = 0; i < p->leaves; i++) {
-        if (p->wrt[i].id == id)
+        if (dti_autocast_source(p->graph, p->wrt[i].id) == id)
             return 1 + i;
     }
     return 0;
@@ -36,9 +36,18 @@ static bool dti_pass_reached(const dti_pass *p, uint32_t id) {
     return p->reached[dti_pass_slot(p, id)];
 }
 
+/* Under autocast gradients add up in f32, and are rounded where a row's rule takes them. */
+static dt_tensor dti_pass_sum(const dti_pass *p, dt_tensor a, dt_tensor b) {
+    const bool mixed = p->graph->autocast;
+    return mixed ? dt_add(dti_autocast_to(a, DT_F32), dti_autocast_to(b, DT_F32)) : dt_add(a, b);
+}
+
+static dt_tensor dti_pass_taken(const dti_pass *p, uint32_t id) {
+    const dt_tensor dy = {p->graph, p->adjoint[dti_pass_slot(p, id)]};
+    return p->graph->autocast ? dti_autocast_to(dy, (dt_dtype)p->graph->nodes[id].dtype) : dy;
+}
+
 static void dti_pass_add(dti_pass *p, uint32_t id, dt_tensor dx) {
-    if (p->graph->autocast) /* rows of a rule may have worked in another type */
-        dx = dti_autocast_to(dx, (dt_dtype)p->graph->nodes[dti_autocast_source(p->graph, id)].dtype);
     if (dti_is_nil(dx))
         return;
     uint32_t *adjoint = &p->adjoint[dti_pass_slot(p, id)];
@@ -46,7 +55,7 @@ static void dti_pass_add(dti_pass *p, uint32_t id, dt_tensor dx) {
     if (p->trace && !old.id)
         p->trace->givers[id] = p->at;
     if (old.id && !dti_pads_join(old, dx, &sum))
-        sum = dt_add(old, dx);
+        sum = dti_pass_sum(p, old, dx);
     *adjoint = (old.id ? sum : dx).id;
 }
 
@@ -110,7 +119,7 @@ static void dti_pass_node(dti_pass *p, uint32_t id) {
     dti_grad g = {.graph = graph, .node = graph->nodes[id], .y = {graph, id}};
     const dti_op_family *family = dti_op_info_of(g.node.op)->family;
     p->at = id;
-    g.dy = (dt_tensor){graph, p->adjoint[dti_pass_slot(p, id)]};
+    g.dy = dti_pass_taken(p, id);
     if (family->many) {
         dti_pass_each_input(p, &g);
         return;
@@ -121,7 +130,7 @@ static void dti_pass_node(dti_pass *p, uint32_t id) {
     }
     for (uint32_t k = 0; k < DTI_OUTPUTS_MAX && family->outputs; k++) {
         if (dti_pass_is_output(p, id, k))
-            g.dys[k] = (dt_tensor){graph, p->adjoint[dti_pass_slot(p, id + 1 + k)]};
+            g.dys[k] = dti_pass_taken(p, id + 1 + k);
     }
     dti_grad_outputs(&g);
     if (dti_pass_is_step(p, &g.node))
