@@ -66,13 +66,15 @@ static const dt_tensor *dti_autocast_inputs(const dti_op_info *info, const dt_te
     if (!count || info == dti_op_info_of(DTI_OP_CAST) || in[0].graph->error[0])
         return in;
     const dt_dtype to = dti_autocast_type(info, in, count);
-    const bool bias = info->precision == DTI_PRECISION_LOW && to != DT_F32;
+    const bool halves = info->precision == DTI_PRECISION_LOW && to != DT_F32;
     const uint32_t low = info->family->low;
     for (uint32_t i = 0; i < count; i++) {
-        if (bias && low)
+        const bool bias = halves && !low && i >= DTI_AUTOCAST_OPERANDS;
+        if (halves && low)
             room[i] = dti_autocast_to(in[i], low >> i & 1 ? to : DT_F32);
         else
-            room[i] = bias && i >= DTI_AUTOCAST_OPERANDS ? in[i] : dti_autocast_to(in[i], to);
+            room[i] =
+                bias && dti_node_of(in[i])->dtype == DT_F32 ? in[i] : dti_autocast_to(in[i], to);
     }
     return room;
 }
