@@ -116,6 +116,10 @@ guide_rates_by_a_schedule_learn_better() {
     program rates 1 c && runs rates 1
 }
 
+guide_mixed_precision_learns_as_f32_does() {
+    program mixed-precision 1 c && runs mixed-precision 1
+}
+
 guide_vae_draws_from_codes() {
     program vae 1 c && runs vae 1 && [ -s "$work/vae.png" ]
 }
@@ -141,7 +145,8 @@ for test in guide_first_hour_learns_rings_and_knows_them_again $pictures guide_f
     guide_reinforcement_finds_the_better_end \
     guide_gpt_says_the_table_of_seven_and_a_cache_changes_no_score \
     guide_standardised_inputs_travel_with_the_weights guide_rates_by_a_schedule_learn_better \
-    guide_vae_draws_from_codes guide_from_cpp_learns_a_line; do
+    guide_mixed_precision_learns_as_f32_does guide_vae_draws_from_codes \
+    guide_from_cpp_learns_a_line; do
     wanted $test || continue
     if $test; then
         passed=$((passed + 1))

@@ -216,8 +216,8 @@ DT_API dt_tensor dt_sum_samples(dt_tensor x) {
 
 static dt_dtype dti_grad_dtype(dt_tensor x) {
     const dti_node *n = dti_node_of(x);
-    const bool copy = n->op == DTI_OP_CAST && !n->samples;
-    return copy ? dti_tensor_dtype(dti_input_of(x.graph, n, 0)) : (dt_dtype)n->dtype;
+    const dti_node *of = n->op == DTI_OP_CAST ? dti_node_of(dti_input_of(x.graph, n, 0)) : n;
+    return n->samples || of->low ? (dt_dtype)n->dtype : (dt_dtype)of->dtype;
 }
 
 static dt_tensor dti_sum_to(dt_tensor x, dt_tensor like) {
