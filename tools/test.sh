@@ -4,8 +4,8 @@
 #                            the scripts of this repository;
 #                            test FILTER: of all tests those whose names contain the filter;
 #                            test long: all tests, in their long form where they have one (some hours);
-#                            test random N: N random models on the CPU and N / 50 on each Vulkan device
-#                            (100000: some hours); DTRAIN_RANDOM_SEED=n: the first one's seed;
+#                            test random N: N random models on the CPU, N / 5 in mixed precision, and
+#                            N / 50 on each Vulkan device (100000: some hours); DTRAIN_RANDOM_SEED=n: the first one's seed;
 #                            test random jobs: random jobs of training against their recorded results;
 #                            DTRAIN_RECORD=1: record them
 #
@@ -197,6 +197,8 @@ random_tests() {
     wait
     few=$1
     shift
+    random_part mixed "$first" $((few * 10)) in_mixed_precision_err &
+    set -- "$@" --also build/random.mixed.counts
     for device in 0 1 2; do
         random_part vulkan$device "$first" "$few" on_vulkan_device_$device &
         set -- "$@" --also build/random.vulkan$device.counts

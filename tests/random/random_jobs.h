@@ -297,9 +297,8 @@ static bool jobs_is_flag(const struct job_field *f) {
 
 /* The job in words: all that is not 0, or 1 of what is counted. */
 static void jobs_words(const jobs_job *j, char *to, size_t room) {
-    int used =
-        snprintf(to, room, "%s: %s, %s%s", job_kinds[j->kind], job_models[j->model].name,
-                 job_optims[j->optim].name, j->precision ? ", mixed precision" : "");
+    int used = snprintf(to, room, "%s: %s, %s%s", job_kinds[j->kind], job_models[j->model].name,
+                        job_optims[j->optim].name, j->precision ? ", mixed precision" : "");
     for (int f = 0; f < JOB_FIELDS; f++) {
         const int value = j->v[f];
         if (value == (job_fields[f].values[0] == '1'))

@@ -224,7 +224,8 @@ static void rnd_ref_fill(const rnd_model *m, const rnd_built *b, ref_run *run, i
         for (int64_t k = 0; k < t->elements; k++)
             t->data[k] = rnd_value(m, i, from + k);
         for (int64_t k = 0; near && !rnd_is_index(m->stmts[i].kind) && k < t->elements; k++)
-            t->data[k] = rnd_near(t->data[k], rnd_mix(near * 127 + (uint64_t)i) + (uint64_t)(from + k));
+            t->data[k] =
+                rnd_near(t->data[k], rnd_mix(near * 127 + (uint64_t)i) + (uint64_t)(from + k));
     }
 }
 
@@ -277,7 +278,7 @@ static void rnd_ref_run(const rnd_ref *r, const rnd_piece *p, double *out) {
 typedef struct rnd_expected {
     double *value, *allowed;
     double norm[RND_RESULTS]; /* allowed of a result's error, in mixed precision */
-    bool ill; /* the condition is too bad to tell anything */
+    bool ill;                 /* the condition is too bad to tell anything */
 } rnd_expected;
 
 static void rnd_expected_free(rnd_expected *e) {

@@ -210,9 +210,10 @@ static void rnd_compare_norms(const rnd_ref *r, const rnd_expected *e, const dou
         if (!rnd_compared(r, i, what))
             continue;
         if (!(off <= e->norm[i]))
-            rnd_wrong(fault,
-                      "%s: %s t%d in mixed precision: the error is %.3g, its norm %.3g, allowed %.3g",
-                      way, x->what, x->stmt, off, rnd_norm(x, e->value, NULL), e->norm[i]);
+            rnd_wrong(
+                fault,
+                "%s: %s t%d in mixed precision: the error is %.3g, its norm %.3g, allowed %.3g",
+                way, x->what, x->stmt, off, rnd_norm(x, e->value, NULL), e->norm[i]);
         else
             rnd_worst = fmax(rnd_worst, off / e->norm[i]);
     }

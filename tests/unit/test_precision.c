@@ -178,10 +178,11 @@ TEST(a_precision_is_f32_or_bf16) {
     CHECK(dt_program_create(m.store, &desc, &m.program) == DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_ctx_error(m.ctx), ".precision is 7, not a dt_precision");
     const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = 0.1};
-    const dt_trainer_desc job = {.loss = dt_mean_loss(m.y),
-                                 .optim = &sgd,
-                                 .data = {.rows = 6, .columns = {{.input = m.x, .data = input, .dtype = DT_F32}}},
-                                 .precision = (dt_precision)7};
+    const dt_trainer_desc job = {
+        .loss = dt_mean_loss(m.y),
+        .optim = &sgd,
+        .data = {.rows = 6, .columns = {{.input = m.x, .data = input, .dtype = DT_F32}}},
+        .precision = (dt_precision)7};
     CHECK(dt_trainer_create(m.graph, &job, &trainer) == DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_ctx_error(m.ctx), ".precision is 7");
     CHECK_CONTAINS(dt_ctx_error(m.ctx), "a dt_precision");
@@ -189,9 +190,9 @@ TEST(a_precision_is_f32_or_bf16) {
 }
 
 static dt_tensor make_no_product(dt_graph *g, dt_tensor x) {
-    return dt_softmax(dt_mul(dt_gelu(x), dt_param(g, "w", dt_dims(WIDTH),
-                                                  (dt_init){DT_INIT_UNIFORM, -1, 1})),
-                      -1);
+    return dt_softmax(
+        dt_mul(dt_gelu(x), dt_param(g, "w", dt_dims(WIDTH), (dt_init){DT_INIT_UNIFORM, -1, 1})),
+        -1);
 }
 
 TEST(a_model_without_a_product_has_the_bits_of_f32_in_mixed_precision) {
@@ -224,8 +225,7 @@ TEST(outputs_keep_the_type_of_the_graph_in_mixed_precision) {
     model m;
     uint16_t low[BATCH * STEPS * WIDTH];
     REQUIRE(model_open(&m, make_low_output));
-    const dt_program_desc desc = {
-        .outputs = {m.y}, .batch = BATCH, .precision = DT_PRECISION_BF16};
+    const dt_program_desc desc = {.outputs = {m.y}, .batch = BATCH, .precision = DT_PRECISION_BF16};
     REQUIRE(model_run(&m, &desc, NULL) == DT_OK);
     CHECK(dt_program_read(m.program, m.y, low, sizeof low) == DT_OK);
     for (int i = 0; i < BATCH * STEPS * WIDTH; i++)
@@ -239,10 +239,8 @@ TEST(a_nan_in_mixed_precision_is_named_and_the_weights_stay) {
     const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = 0.1};
     REQUIRE(model_open(&m, make_mlp));
     const dt_tensor log = dt_log(dt_affine(m.y, 1, -1000));
-    const dt_program_desc desc = {.loss = dt_mean_loss(log),
-                                  .batch = BATCH,
-                                  .optim = &sgd,
-                                  .precision = DT_PRECISION_BF16};
+    const dt_program_desc desc = {
+        .loss = dt_mean_loss(log), .batch = BATCH, .optim = &sgd, .precision = DT_PRECISION_BF16};
     CHECK(dt_store_hash(m.store, &before) == DT_OK);
     CHECK(model_run(&m, &desc, NULL) == DT_ERROR_NUMERIC);
     CHECK_CONTAINS(dt_ctx_error(m.ctx), "log");
@@ -261,10 +259,8 @@ TEST(gradients_of_the_host_are_those_of_a_loss_in_mixed_precision) {
         model m;
         dt_step_state state = DT_STEP_READY;
         REQUIRE(model_open(&m, make_mlp));
-        dt_program_desc desc = {.outputs = {m.y},
-                                .batch = BATCH,
-                                .gradients = true,
-                                .precision = DT_PRECISION_BF16};
+        dt_program_desc desc = {
+            .outputs = {m.y}, .batch = BATCH, .gradients = true, .precision = DT_PRECISION_BF16};
         if (k)
             desc.host_gradients[0] = m.y;
         else
@@ -281,8 +277,8 @@ TEST(gradients_of_the_host_are_those_of_a_loss_in_mixed_precision) {
         }
         test_check(dt_program_end(m.program, NULL) == DT_OK, __FILE__, __LINE__, "%s",
                    dt_ctx_error(m.ctx));
-        CHECK(dt_store_read(m.store, dt_store_find(m.store, "in.weight"), DT_VALUE_GRADIENT,
-                            got[k], sizeof got[k]) == DT_OK);
+        CHECK(dt_store_read(m.store, dt_store_find(m.store, "in.weight"), DT_VALUE_GRADIENT, got[k],
+                            sizeof got[k]) == DT_OK);
         dt_ctx_destroy(m.ctx);
     }
     for (int i = 0; i < WIDTH * 16; i++)
