@@ -43,7 +43,7 @@ static dti_conv_half_shape dti_conv_half_shape_of(const dti_conv_geometry *g, in
 
 /* ---- patches */
 
-static void dti_conv_half_copy(uint16_t *to, const uint16_t *from, int64_t n) {
+DTI_INLINE void dti_conv_half_copy(uint16_t *to, const uint16_t *from, int64_t n) {
     int64_t j = 0;
     for (; j + 8 <= n; j += 8)
         memcpy(to + j, from + j, 16);
@@ -61,34 +61,36 @@ static dti_conv_span dti_conv_half_inside(const dti_conv_geometry *g, int64_t ta
     return (dti_conv_span){from, DTI_MAX(from, DTI_MIN(to, g->y_size[1]))};
 }
 
-/* A row of y's positions, of one tap: what x has there. x: the row, or NULL outside of it. */
-static void dti_conv_half_line(const dti_conv_geometry *g, uint16_t *to, const uint16_t *x,
-                               int64_t tap) {
-    const dti_conv_span in = dti_conv_half_inside(g, tap);
-    const int64_t stride = g->stride[1], at = tap * g->dil[1] - g->pad[1], cols = g->y_size[1];
-    if (!x || in.from || in.to < cols)
+/* Row p of y's positions, of one tap: what row `row` of x has there. x: from the tap's column on. */
+DTI_INLINE void dti_conv_half_line(const dti_conv_geometry *g, dti_conv_span in, uint16_t *to,
+                                   const uint16_t *x, int64_t row) {
+    const int64_t stride = g->stride[1], cols = g->y_size[1];
+    const bool inside = row >= 0 && row < g->x_size[0] && in.to > in.from;
+    if (!inside || in.from || in.to < cols)
         memset(to, 0, (size_t)cols * sizeof *to);
-    if (!x || in.from == in.to)
+    if (!inside)
         return;
+    x += row * g->x_size[1];
     if (stride == 1)
-        dti_conv_half_copy(to + in.from, x + in.from + at, in.to - in.from);
+        dti_conv_half_copy(to + in.from, x + in.from, in.to - in.from);
     for (int64_t v = in.from; stride != 1 && v < in.to; v++)
-        to[v] = x[v * stride + at];
+        to[v] = x[v * stride];
 }
 
 /* to[k * ld + position], of rows [p0, p1) of y; x: the group's image. */
 static void dti_conv_half_patches(const dti_conv_geometry *g, uint16_t *to, int64_t ld,
                                   const uint16_t *x, int64_t channels, int64_t p0, int64_t p1) {
-    const int64_t height = g->x_size[0], width = g->x_size[1];
-    for (int64_t c = 0; c < channels; c++, x += height * width)
-        for (int64_t r = 0; r < g->taps[0]; r++)
-            for (int64_t s = 0; s < g->taps[1]; s++, to += ld)
-                for (int64_t p = p0; p < p1; p++) {
-                    const int64_t row = p * g->stride[0] - g->pad[0] + r * g->dil[0];
-                    const bool inside = row >= 0 && row < height;
-                    dti_conv_half_line(g, to + (p - p0) * g->y_size[1],
-                                       inside ? x + row * width : NULL, s);
-                }
+    const int64_t plane = g->x_size[0] * g->x_size[1], taps = g->taps[0] * g->taps[1];
+    for (int64_t tap = 0; tap < taps; tap++) {
+        const int64_t s = tap % g->taps[1], down = tap / g->taps[1] * g->dil[0] - g->pad[0];
+        const dti_conv_span in = dti_conv_half_inside(g, s);
+        for (int64_t c = 0; c < channels; c++) {
+            uint16_t *line = to + (c * taps + tap) * ld;
+            const uint16_t *from = x + c * plane + s * g->dil[1] - g->pad[1];
+            for (int64_t p = p0; p < p1; p++, line += g->y_size[1])
+                dti_conv_half_line(g, in, line, from, p * g->stride[0] + down);
+        }
+    }
 }
 
 /* The adjoint: x += patches. */
@@ -96,21 +98,24 @@ static void dti_conv_half_gather(const dti_isa_kernels *kernels, const dti_conv_
                                  float *x, const float *patches, int64_t channels, int64_t p0,
                                  int64_t p1) {
     const int64_t height = g->x_size[0], width = g->x_size[1], cols = g->y_size[1];
-    for (int64_t c = 0; c < channels; c++, x += height * width)
-        for (int64_t tap = 0; tap < g->taps[0] * g->taps[1]; tap++) {
-            const int64_t r = tap / g->taps[1], s = tap % g->taps[1], step = g->stride[1];
-            const dti_conv_span in = dti_conv_half_inside(g, s);
-            for (int64_t p = p0; p < p1; p++, patches += cols) {
-                const int64_t row = p * g->stride[0] - g->pad[0] + r * g->dil[0];
+    const int64_t all = g->taps[0] * g->taps[1], step = g->stride[1];
+    for (int64_t tap = 0; tap < all; tap++) {
+        const int64_t s = tap % g->taps[1], down = tap / g->taps[1] * g->dil[0] - g->pad[0];
+        const dti_conv_span in = dti_conv_half_inside(g, s);
+        for (int64_t c = 0; c < channels; c++) {
+            const float *from = patches + (c * all + tap) * (p1 - p0) * cols;
+            for (int64_t p = p0; p < p1; p++, from += cols) {
+                const int64_t row = p * g->stride[0] + down;
                 if (row < 0 || row >= height)
                     continue;
-                float *to = x + row * width + s * g->dil[1] - g->pad[1];
+                float *to = x + (c * height + row) * width + s * g->dil[1] - g->pad[1];
                 if (step == 1 && in.to > in.from)
-                    kernels->axpy(to + in.from, 1.0f, patches + in.from, in.to - in.from);
+                    kernels->axpy(to + in.from, 1.0f, from + in.from, in.to - in.from);
                 for (int64_t v = in.from; step != 1 && v < in.to; v++)
-                    to[v * step] += patches[v];
+                    to[v * step] += from[v];
             }
         }
+    }
 }
 
 /* ---- images from images */

@@ -308,6 +308,7 @@ static void dti_recurrence_cell_back(const dti_recurrence_work *w, int64_t i, in
     const bool projected = (s->flags & DTI_RECURRENCE_PROJECTED) != 0;
     const bool gru = s->kind == DTI_RECURRENCE_GRU;
     const int64_t wide = dti_recurrence_kept(s), all = s->gates * s->hidden;
+    const int64_t read = s->kind == DTI_RECURRENCE_GRU ? wide : s->units;
     const int64_t x = dti_recurrence_in(w, i), d = dti_recurrence_out(w, i) + t * s->slopes;
     float *sums = w->sums + i * all;
     if (t >= w->length[i]) {
@@ -316,11 +317,11 @@ static void dti_recurrence_cell_back(const dti_recurrence_work *w, int64_t i, in
         return;
     }
     const float *kept =
-        dti_recurrence_floats(w, 0, x + dti_recurrence_kept_at(s, t), wide, w->kept);
+        dti_recurrence_floats(w, 0, x + dti_recurrence_kept_at(s, t), read, w->kept);
     float *dx = w->half ? w->line : dti_cpu_at(w->task, 3, d);
     cells[s->kind](&(dti_cell_back){
         .kept = kept,
-        .h_now = dti_recurrence_floats(w, 0, x + t * s->size, s->size, w->line),
+        .h_now = s->units ? NULL : dti_recurrence_floats(w, 0, x + t * s->size, s->size, w->line),
         .before = s->cell ? dti_recurrence_cell_before(w, i, t) : kept + wide - s->size,
         .dh = (projected ? w->unit + i * s->hidden : w->h + i * s->size),
         .dc = w->c + i * s->hidden,
