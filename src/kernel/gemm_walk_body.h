@@ -36,7 +36,7 @@ DTI_INLINE void DTI_G(tile)(const int rows, const int vecs, int64_t k, const flo
                             int64_t a_row, int64_t a_col, const float *b, int64_t b_row,
                             const dti_gemm_out *out) {
     DTI_NF sums[DTI_GEMM_MR][DTI_GEMM_VECS];
-    const float *mid = a + 6 * a_row, *c = out->c;
+    const float *mid = a + 6 * a_row;
     DTI_UNROLL(12)
     for (int i = 0; i < rows; i++) {
         DTI_UNROLL(4)
@@ -44,9 +44,6 @@ DTI_INLINE void DTI_G(tile)(const int rows, const int vecs, int64_t k, const flo
             sums[i][v] = DTI_N(set1)(0);
             DTI_KEEP(sums[i][v]);
         }
-        __builtin_prefetch(c, 1);
-        c += out->c_row;
-        DTI_HIDE_POINTER(c);
     }
     for (int64_t p = 0; p < k; p++, a += a_col, mid += a_col, b += b_row) {
         DTI_NF y[DTI_GEMM_VECS];
@@ -241,6 +238,19 @@ static dti_gemm_plan DTI_G(plan)(const dti_gemm_block *g) {
     return plan;
 }
 
+/* Fetches what panel q of B's meets first: its tile of C, and a share of A's next rows, where they
+ * are read in place. */
+DTI_INLINE void DTI_G(fetch)(const dti_gemm_chunk *chunk, const dti_gemm_out *out, int rows,
+                             int vecs, const float *next, int64_t a_row, int64_t q) {
+    for (int64_t i = 0; i < rows; i++)
+        for (int v = 0; v < (out->straight ? vecs : 1); v++)
+            __builtin_prefetch(out->c + i * out->c_row + v * DTI_LANES, 1);
+    const int64_t share = chunk->kc / chunk->cols.panels;
+    for (int64_t p = q * share; next && p < (q + 1) * share; p += 16)
+        for (int64_t i = 0; i < rows; i++)
+            __builtin_prefetch(next + i * a_row + p);
+}
+
 /* Rows [i0, i0 + rows) times all columns of the chunk. a: word 0 of the chunk. */
 static void DTI_G(rows)(const dti_gemm_block *g, const dti_gemm_chunk *chunk, int64_t i0, int rows,
                         const float *a, int64_t a_row, int64_t a_col) {
@@ -256,6 +266,7 @@ static void DTI_G(rows)(const dti_gemm_block *g, const dti_gemm_chunk *chunk, in
         .straight = chunk->c_col == 1 && (!g->bias || (g->bias_col == 1 && g->bias_row == 0)),
         .turned = chunk->c_row == 1 && (!g->bias || (g->bias_row == 1 && g->bias_col == 0))};
     alignas(64) float tile[DTI_GEMM_TILE_ROWS * DTI_GEMM_NR];
+    const float *next = a_col == 1 ? a + rows * a_row : NULL;
     const bool bare = out.straight && !(out.last && (g->bias || out.relu || g->mask));
     for (int64_t q = 0, j = 0; q < chunk->cols.panels; q++, j += out.cols) {
         const int64_t col = chunk->j0 + j;
@@ -267,6 +278,7 @@ static void DTI_G(rows)(const dti_gemm_block *g, const dti_gemm_chunk *chunk, in
         out.c = chunk->c + (i0 - chunk->i0) * out.c_row + j * out.c_col;
         out.bias = g->bias ? g->bias + i0 * g->bias_row + col * g->bias_col : NULL;
         out.mask = g->mask && out.last ? g->mask + (out.c - g->c) : NULL;
+        DTI_G(fetch)(chunk, &out, rows, vecs, next, a_row, q);
         const bool plain = bare && (whole || (DTI_LANES > 4 && !out.add));
         DTI_N(gemm_aim)(&out, plain ? NULL : tile, vecs);
         DTI_G(tiles)
@@ -347,7 +359,8 @@ static void DTI_G(walk)(const dti_gemm_block *g, float *scratch) {
         chunk.j0 = j;
         chunk.nc = DTI_MIN(g->n - j, plan.columns);
         chunk.cols = DTI_N(gemm_cols)(chunk.nc);
-        chunk.c = g->c + j * g->c_col;
+        if (!g->strip)
+            chunk.c = g->c + j * g->c_col;
         for (int64_t k = 0; k == 0 || k < plan.words; k += plan.depth)
             DTI_G(groups)(g, &plan, &chunk, k, scratch, scratch + DTI_GEMM_PACKED_A(plan.chunk));
     }
