@@ -282,6 +282,8 @@ static uint32_t dti_devices_count(dti_base *base, const char *devices);
 /* ---- mesh/agree.c */
 /* What the ranks were told must be the same: `text`, a line a fact. Names the first difference. */
 static dt_result dti_agree_text(dti_parallel *par, const char *text, size_t size);
+/* CPUs with FMA and without round differently: all ranks' devices are of one class. INVALID */
+static dt_result dti_agree_class(dti_parallel *par);
 /* Memory for values that go to other ranks, on all of them, so that none runs out of it when values
  * have changed. The caller frees it; or `fn` gets it. MEMORY */
 #define DTI_AGREE_PIECE ((size_t)1 << 20)

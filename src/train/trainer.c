@@ -186,6 +186,8 @@ static dt_result dti_trainer_make(dt_trainer *t, dt_result own) {
     DTI_TRY(dti_agree_result(par, dti_replicas_open(par, t->graph, devices, t->desc.threads)));
     DTI_TRY(dti_agree_result(par, dti_balance_make(t)));
     DTI_TRY(dti_trainer_build(t, dti_trainer_batch_slices(t)));
+    if (!dti_parallel_is_local(par)) /* whose replicas differ until a round ends */
+        DTI_TRY(dti_agree_class(par));
     /* behind the loader, whose thread would be pinned with this one */
     DTI_TRY(dti_agree_result(par, dti_device_team_create(t->base, par->desc.comm, par->job.local,
                                                          t->desc.pin, &par->device_team)));

@@ -295,6 +295,9 @@ typedef enum difference {
     DIFFER_ROWS,
     DIFFER_PARAMS,
     DIFFER_BUCKETS,
+    DIFFER_PRECISION,
+    DIFFER_COMPRESS,
+    DIFFER_TYPE,
     DIFFER_DROPOUT,
     DIFFER_DEVICES, /* a name that only rank 1 cannot find */
     SAME_SMALL_BATCH,
@@ -323,6 +326,9 @@ static const struct {
     [DIFFER_ROWS] = {".data.rows 149", ".data.rows 150"},
     [DIFFER_PARAMS] = {"'fc*.weight'", "'*'"},
     [DIFFER_BUCKETS] = {".parallel.bucket_bytes 4096", ".parallel.bucket_bytes 0"},
+    [DIFFER_PRECISION] = {".precision 1", ".precision 0"},
+    [DIFFER_COMPRESS] = {".parallel.compress 1", ".parallel.compress 0"},
+    [DIFFER_TYPE] = {"cast  [B, 36] of 1 (i0 4)", "cast  [B, 36] of 1 (i0 3)"},
     [DIFFER_DROPOUT] = {"dropout", "rank 0"},
     [DIFFER_DEVICES] = {"no such device", "rank 1"},
     [SAME_SMALL_BATCH] = {".batch is 2", "3 replicas"},
@@ -347,6 +353,8 @@ static void differ_desc(dt_trainer_desc *d, difference what, bool other) {
     d->data.rows -= what == DIFFER_ROWS;
     d->params = what == DIFFER_PARAMS ? "fc*.weight" : NULL;
     d->parallel.bucket_bytes = what == DIFFER_BUCKETS ? 4096 : 0;
+    d->precision = what == DIFFER_PRECISION ? DT_PRECISION_BF16 : DT_PRECISION_F32;
+    d->parallel.compress = what == DIFFER_COMPRESS ? DT_COMPRESS_BF16 : DT_COMPRESS_NONE;
 }
 
 /* The steps' records are asked for where it must work. */
@@ -358,6 +366,8 @@ static dt_result differ_create(rank *r, dt_comm *comm, difference what, bool oth
     if (!plain_model(&m, other && what == DIFFER_WIDTH ? 17 : 16,
                      other && what == DIFFER_DROPOUT ? 0.3f : 0.2f))
         return DT_ERROR_MEMORY;
+    if (what == DIFFER_TYPE)
+        dt_cast(m.x, other ? DT_F16 : DT_BF16);
     dt_trainer_desc d = train_desc(&m);
     m.adam.lr = other && what == DIFFER_LR ? 0.02 : 0.01;
     if (what == DIFFER_EPOCHS)
@@ -400,6 +410,45 @@ static void differ_rank(rank *r) {
     }
     dt_result result = differ_create(r, r->comm, SAME, false, &r->records[0]);
     EXPECT_TEXT(r, !result, "with one comm, in the end: %s", r->text);
+}
+
+/* Rank 1 alone has kernels without FMA. */
+static void class_rank(rank *r) {
+    static const char *const says =
+        "the CPU of rank 0 has kernels with FMA, that of rank 1 without, and they round";
+    for (int way = 0; way < 5; way++) { /* plain, ZeRO-3, a pipeline, local steps, both without */
+        train_model m;
+        dt_trainer *t = NULL;
+        const dt_ctx_desc ctx = {
+            .no_vulkan = true, .threads = 1, .no_fast = r->index == 1 || way == 4};
+        if (!EXPECT(r, train_model_make(&m, &ctx, 0)))
+            return;
+        dt_trainer_desc d = train_desc(&m);
+        d.comm = r->comm;
+        d.devices = "cpu";
+        d.parallel.zero_stage = way == 1 ? 3 : 0;
+        d.parallel.pipeline = way == 2 ? 2 : 0;
+        d.mode = way == 3 ? DT_TRAIN_LOCAL : DT_TRAIN_SYNCHRONOUS;
+        const dt_result result = dt_trainer_create(m.graph, &d, &t);
+        EXPECT_TEXT(r, result == (way < 3 ? DT_ERROR_INVALID : DT_OK), "way %d: %d, %s", way,
+                    (int)result, dt_ctx_error(m.ctx));
+        EXPECT_TEXT(r, way >= 3 || strstr(dt_ctx_error(m.ctx), says), "way %d: %s", way,
+                    dt_ctx_error(m.ctx));
+        dt_ctx_destroy(m.ctx);
+    }
+}
+
+TEST(ranks_on_processors_with_and_without_fma_are_refused_by_name) {
+    dt_ctx *ctx;
+    REQUIRE(!dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx));
+    const bool x86 = strstr(dt_ctx_device(ctx, 0)->driver, "avx") != NULL;
+    dt_ctx_destroy(ctx);
+    if (!x86)
+        SKIP("one class of kernels");
+    job *j = job_new(2, NULL);
+    if (j)
+        job_run(j, class_rank);
+    job_free(j);
 }
 
 TEST(what_ranks_were_told_differently_is_named_on_all_of_them) {

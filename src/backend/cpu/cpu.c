@@ -338,6 +338,7 @@ static dt_result dti_cpu_open(dti_base *base, int isa_max, dti_device **out) {
     d->head.backend = &dti_cpu_backend;
     d->head.base = base;
     d->kernels = dti_isa_kernels_select(isa_max);
+    d->head.fma = d->kernels->fma;
     dti_cpu_info(base, isa_max, &d->head.info);
     *out = &d->head;
     return DT_OK;
