@@ -1,10 +1,11 @@
 /* The measuring half of ./build.sh bench parallel; tools/bench/bench_parallel.py calls it and makes
  * the tables.
  *
- *     dtbench_parallel MODEL DEVICES BATCH [pin] [no_overlap] [bucket=BYTES] [seconds=S]
+ *     dtbench_parallel MODEL DEVICES BATCH [pin] [no_overlap] [bf16] [width=N] [bucket=BYTES]
+ *                      [seconds=S]
  *
  * Trains MODEL (mlp, cnn, mlp10m) on DEVICES ("cpu", "cpu:2", ...), BATCH samples a replica, one
- * thread each, alone or as a rank of a job that dtrun and the like have started. seconds: measures
+ * thread each, with gradients in bf16 between ranks (bf16), mlp10m's hidden layers of a width, alone or as a rank of a job that dtrun and the like have started. seconds: measures
  * once and ends. Without it rank 0 is told what to do, a line each, on its standard input.
  *
  *     train S       steps for about S seconds
@@ -35,7 +36,8 @@ typedef struct bench {
     const char *model, *devices;
     int batch; /* of the job */
     size_t bucket_bytes;
-    bool pin, no_overlap;
+    int width; /* of mlp10m's hidden layers; 0 = 2048 */
+    bool pin, no_overlap, bf16;
     double seconds; /* 0 = commands */
     dt_ctx *ctx;
     dt_comm *comm;
@@ -83,7 +85,8 @@ static void make_mlp(bench *b) {
 }
 
 static void make_mlp10m(bench *b) {
-    mlp(b, (const int[]){784, 2048, 2048, 2048, 10, 0});
+    const int width = b->width ? b->width : 2048;
+    mlp(b, (const int[]){784, width, width, width, 10, 0});
 }
 
 static void make_cnn(bench *b) {
@@ -154,7 +157,9 @@ static void open_job(bench *b) {
         .threads = 1,
         .pin = b->pin,
         .comm = dt_comm_size(b->comm) > 1 ? b->comm : NULL,
-        .parallel = {.bucket_bytes = b->bucket_bytes, .no_overlap = b->no_overlap}};
+        .parallel = {.bucket_bytes = b->bucket_bytes,
+                     .no_overlap = b->no_overlap,
+                     .compress = b->bf16 ? DT_COMPRESS_BF16 : DT_COMPRESS_NONE}};
     try(b, dt_trainer_create(b->graph, &desc, &b->trainer), "dt_trainer_create");
 }
 
@@ -174,9 +179,11 @@ static void print_job(const bench *b) {
         return;
     printf("{\"what\": \"ready\", \"model\": \"%s\", \"devices\": \"%s\", \"world_size\": %d, "
            "\"replicas\": %d, \"batch\": %d, \"replica_batch\": %d, \"buckets\": %d, "
-           "\"gradient_bytes\": %llu, \"first_bucket_bytes\": %llu, \"no_overlap\": %s}\n",
+           "\"gradient_bytes\": %llu, \"wire_bytes\": %llu, \"first_bucket_bytes\": %llu, "
+           "\"no_overlap\": %s}\n",
            b->model, b->devices, info.world_size, info.replicas, info.batch, info.replica_batch,
            info.buckets, (unsigned long long)info.gradient_bytes,
+           (unsigned long long)info.wire_bytes,
            4ull * (b->trainer->par.buckets[0].end - b->trainer->par.buckets[0].begin),
            b->no_overlap ? "true" : "false");
     fflush(stdout);
@@ -192,7 +199,7 @@ enum { PART_SERIAL, PART_TRAIN, PART_COMM, PART_BACKWARD, PART_TAIL, PARTS };
 typedef struct sums { /* of the steps of a measurement */
     double wait_s, data_s, loss;
     double ms[PARTS][PARTS_TIMED_MOST]; /* of the last PARTS_TIMED_MOST */
-    uint64_t steps;
+    uint64_t steps, sent;               /* bytes of payload by this rank */
 } sums;
 
 static void step_train(bench *b, sums *s) {
@@ -281,16 +288,23 @@ static void one_step(bench *b, command c, sums *s) {
     s->steps++;
 }
 
+static uint64_t bytes_sent(const bench *b) {
+    dt_comm_info info;
+    dt_comm_get_info(b->comm, &info);
+    return info.payload_bytes_sent;
+}
+
 /* For about `seconds`; gives the wall's, from when all ranks are here to when all are through. */
 static double run_steps(bench *b, command c, double seconds, sums *s) {
     const bool alone = dt_comm_size(b->comm) == 1;
     const double steps = seconds / b->step_s[c];
     const uint64_t least = c == OVERLAP ? 1 : 2, count = DTI_MAX((uint64_t)steps, least);
-    *s = (sums){0};
     agree_most(b, 0);
+    *s = (sums){.sent = bytes_sent(b)};
     const double start = now_s();
     while (alone ? s->steps < least || now_s() - start < seconds : s->steps < count)
         one_step(b, c, s);
+    s->sent = bytes_sent(b) - s->sent;
     const double took = agree_most(b, now_s() - start);
     b->step_s[c] = took / (double)s->steps;
     return took;
@@ -319,8 +333,9 @@ static void print_sums(const bench *b, command c, sums *s, double took) {
                median_of(s, PART_BACKWARD), median_of(s, PART_TAIL));
     else
         printf("\"samples_per_s\": %.2f, \"ms\": %.5f, \"wait_ms\": %.5f, \"data_ms\": %.5f, "
-               "\"loss\": %.4f}\n",
-               b->batch * n / took, took * ms, s->wait_s * ms, s->data_s * ms, s->loss);
+               "\"loss\": %.4f, \"sent_bytes\": %.0f}\n",
+               b->batch * n / took, took * ms, s->wait_s * ms, s->data_s * ms, s->loss,
+               (double)s->sent / n);
     fflush(stdout);
 }
 
@@ -374,6 +389,10 @@ static bool parse(int argc, char **argv, bench *b) {
             b->pin = true;
         else if (!strcmp(argv[i], "no_overlap"))
             b->no_overlap = true;
+        else if (!strcmp(argv[i], "bf16"))
+            b->bf16 = true;
+        else if (sscanf(argv[i], "width=%lf", &value) == 1 && value >= 1)
+            b->width = (int)value;
         else if (sscanf(argv[i], "bucket=%lf", &value) == 1 && value > 0)
             b->bucket_bytes = (size_t)value;
         else if (sscanf(argv[i], "seconds=%lf", &value) == 1 && value > 0)
@@ -387,8 +406,8 @@ static bool parse(int argc, char **argv, bench *b) {
 int main(int argc, char **argv) {
     bench b = {0};
     if (!parse(argc, argv, &b)) {
-        fputs("usage: dtbench_parallel mlp|cnn|mlp10m DEVICES BATCH [pin] [no_overlap] "
-              "[bucket=BYTES] [seconds=S]\n",
+        fputs("usage: dtbench_parallel mlp|cnn|mlp10m DEVICES BATCH [pin] [no_overlap] [bf16] "
+              "[width=N] [bucket=BYTES] [seconds=S]\n",
               stderr);
         return 2;
     }
