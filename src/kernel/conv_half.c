@@ -41,6 +41,17 @@ static dti_conv_half_shape dti_conv_half_shape_of(const dti_conv_geometry *g, in
     return s;
 }
 
+static dti_conv_geometry dti_conv_geometry_of(const int64_t x[2], const int64_t y[2],
+                                              const int64_t taps[2], const int64_t stride[2],
+                                              const int64_t pad[2], const int64_t dil[2]) {
+    return (dti_conv_geometry){.x_size = {x[0], x[1]},
+                               .y_size = {y[0], y[1]},
+                               .taps = {taps[0], taps[1]},
+                               .stride = {stride[0], stride[1]},
+                               .pad = {pad[0], pad[1]},
+                               .dil = {dil[0], dil[1]}};
+}
+
 /* ---- patches */
 
 DTI_INLINE void dti_conv_half_copy(uint16_t *to, const uint16_t *from, int64_t n) {
@@ -61,7 +72,7 @@ static dti_conv_span dti_conv_half_inside(const dti_conv_geometry *g, int64_t ta
     return (dti_conv_span){from, DTI_MAX(from, DTI_MIN(to, g->y_size[1]))};
 }
 
-/* Row p of y's positions, of one tap: what row `row` of x has there. x: from the tap's column on. */
+/* Positions of a row of y, of one tap: what row `row` of x has. x: from the tap's column on. */
 DTI_INLINE void dti_conv_half_line(const dti_conv_geometry *g, dti_conv_span in, uint16_t *to,
                                    const uint16_t *x, int64_t row) {
     const int64_t stride = g->stride[1], cols = g->y_size[1];
@@ -121,19 +132,14 @@ static void dti_conv_half_gather(const dti_isa_kernels *kernels, const dti_conv_
 /* ---- images from images */
 
 static dti_conv_geometry dti_conv_half_geometry(const dti_conv *c) {
-    dti_conv_geometry g;
-    memcpy(g.x_size, c->transposed ? c->to_size : c->from_size, sizeof g.x_size);
-    memcpy(g.y_size, c->transposed ? c->from_size : c->to_size, sizeof g.y_size);
-    memcpy(g.taps, c->taps, sizeof g.taps);
-    memcpy(g.stride, c->stride, sizeof g.stride);
-    memcpy(g.pad, c->pad, sizeof g.pad);
-    memcpy(g.dil, c->dil, sizeof g.dil);
-    return g;
+    return dti_conv_geometry_of(c->transposed ? c->to_size : c->from_size,
+                                c->transposed ? c->from_size : c->to_size, c->taps, c->stride,
+                                c->pad, c->dil);
 }
 
 static dti_conv_half_shape dti_conv_half_of(const dti_conv *c, const dti_conv_geometry *g) {
-    const int64_t ci = c->transposed ? DTI_MIN(c->to_channels, DTI_CONV_HALF_IMAGE)
-                                     : c->from_channels;
+    const int64_t ci =
+        c->transposed ? DTI_MIN(c->to_channels, DTI_CONV_HALF_IMAGE) : c->from_channels;
     return dti_conv_half_shape_of(g, ci, c->transposed ? c->from_channels : c->to_channels);
 }
 
@@ -183,7 +189,7 @@ static size_t dti_conv_half_scratch_bytes(const dti_conv *c) {
 /* n sums of channel `channel` to elements [at, at + n) of the result. */
 static void dti_conv_half_finish(const dti_isa_kernels *k, const dti_conv_half *h, int64_t channel,
                                  int64_t at, float *sums, int64_t n, float *line) {
-    const void *operand = h->bias ? dti_half_at(h->bias, h->operand_type, channel)
+    const void *operand = h->bias   ? dti_half_at(h->bias, h->operand_type, channel)
                           : h->mask ? dti_half_at(h->mask, h->operand_type, at)
                                     : NULL;
     if (operand && dti_is_half(h->operand_type)) {
@@ -244,8 +250,7 @@ static void dti_conv_half_adjoint(const dti_isa_kernels *k, const dti_conv_half 
                               .b_col = 1,
                               .c = room->sums,
                               .c_col = 1};
-    const uint16_t *w =
-        (const uint16_t *)h->w + group * s->co * all * s->taps + first * s->taps;
+    const uint16_t *w = (const uint16_t *)h->w + group * s->co * all * s->taps + first * s->taps;
     const uint16_t *y = (const uint16_t *)h->from + image * s->co * y_plane;
     memset(room->image, 0, (size_t)(ci * plane) * sizeof *room->image);
     for (int64_t p0 = 0; p0 < s->rows; p0 += s->block) {
@@ -277,14 +282,7 @@ static void dti_conv_half_run(const dti_isa_kernels *k, const dti_conv_half *h, 
 /* ---- the gradient of weights */
 
 static dti_conv_geometry dti_conv_half_dw_geometry(const dti_conv_dw *c) {
-    dti_conv_geometry g;
-    memcpy(g.x_size, c->x_size, sizeof g.x_size);
-    memcpy(g.y_size, c->y_size, sizeof g.y_size);
-    memcpy(g.taps, c->taps, sizeof g.taps);
-    memcpy(g.stride, c->stride, sizeof g.stride);
-    memcpy(g.pad, c->pad, sizeof g.pad);
-    memcpy(g.dil, c->dil, sizeof g.dil);
-    return g;
+    return dti_conv_geometry_of(c->x_size, c->y_size, c->taps, c->stride, c->pad, c->dil);
 }
 
 static int64_t dti_conv_half_dw_items(const dti_conv_dw *c) {

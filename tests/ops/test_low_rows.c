@@ -174,10 +174,10 @@ TEST(rows_in_bf16_have_the_same_bits_on_every_set_and_for_any_number_of_threads)
             low_results other =
                 low_of(&low_cases[i], DT_PRECISION_BF16, ways[way].threads, ways[way].isa);
             for (int k = 0; k < LOW_OUTPUTS && first.value[k] && other.value[k]; k++)
-                test_check(!memcmp(first.value[k], other.value[k],
-                                   (size_t)first.n[k] * sizeof(float)),
-                           __FILE__, __LINE__, "%s, output %d: %d threads, set %d",
-                           low_cases[i].name, k, ways[way].threads, ways[way].isa);
+                test_check(
+                    !memcmp(first.value[k], other.value[k], (size_t)first.n[k] * sizeof(float)),
+                    __FILE__, __LINE__, "%s, output %d: %d threads, set %d", low_cases[i].name, k,
+                    ways[way].threads, ways[way].isa);
             low_free(&other);
         }
         low_free(&first);

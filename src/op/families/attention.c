@@ -465,5 +465,5 @@ static bool dti_attention_parted(dti_parting *s) {
 DTI_FAMILY(attention, .low = 7, .shape = dti_attention_shape, .grad = dti_attention_grad_rule,
            .macs = dti_attention_macs, .part = dti_attention_parted);
 
-DTI_FAMILY(attention_grad, .low = 15, .shape = dti_attention_grad_shape, .lower = dti_attention_grad_lower,
-           .macs = dti_attention_macs);
+DTI_FAMILY(attention_grad, .low = 15, .shape = dti_attention_grad_shape,
+           .lower = dti_attention_grad_lower, .macs = dti_attention_macs);

@@ -21,12 +21,12 @@ typedef struct dti_attention_work {
     const dti_cpu_task *task;
     const dti_args_attention *a;
     uint32_t flags;
-    dt_dtype type;         /* of q, k, v and dy */
-    bool half;             /* it has 16 bits */
-    float q_scale, s_scale; /* of queries, exact in that type; of scores */
+    dt_dtype type;             /* of q, k, v and dy */
+    bool half;                 /* it has 16 bits */
+    float q_scale, s_scale;    /* of queries, exact in that type; of scores */
     const uint16_t *k16, *v16; /* the head's, in place */
     uint16_t *q16, *s16, *ds16;
-    float *dq, *dk, *dv; /* sums that are narrowed when they are complete */
+    float *dq, *dk, *dv;    /* sums that are narrowed when they are complete */
     float *kt, *vt, *k, *v; /* of the head: turned [size][ld], and [tk][size to a vector] */
     float *q, *s, *ds, *m, *gemm;
     double *sum, *wide, *wide_keys; /* of rows of weights; of spans: of queries, dk and dv */
@@ -93,8 +93,7 @@ static size_t dti_attention_lay(dti_attention_work *w, const dti_launch *l, floa
     const bool grad = l->kernel == DTI_K_ATTENTION_GRAD;
     const int64_t scores = DTI_ATTENTION_QUERIES * DTI_ATTENTION_KEYS;
     size_t at = 0;
-    *w = (dti_attention_work){
-        .a = a, .flags = l->spec[0], .kv = -1, .type = (dt_dtype)l->dtype[0]};
+    *w = (dti_attention_work){.a = a, .flags = l->spec[0], .kv = -1, .type = (dt_dtype)l->dtype[0]};
     w->half = dti_is_half(w->type);
     dti_attention_split_scale(w);
     w->ld = dti_to_16(a->tk);
@@ -159,7 +158,7 @@ static void dti_attention_prepare(dti_attention_work *w, int64_t end) {
 
 /* Keys from j0 on, [n][d] or turned. */
 static dti_attention_matrix dti_attention_keys(const dti_attention_work *w, int64_t j0,
-                                                bool turned) {
+                                               bool turned) {
     const int64_t row = w->a->k_row;
     if (w->half)
         return (dti_attention_matrix){w->k16 + j0 * row, turned ? 1 : row, turned ? row : 1};
@@ -169,7 +168,7 @@ static dti_attention_matrix dti_attention_keys(const dti_attention_work *w, int6
 
 /* Values from j0 on, [n][dv] or turned. */
 static dti_attention_matrix dti_attention_values(const dti_attention_work *w, int64_t j0,
-                                                  bool turned) {
+                                                 bool turned) {
     const int64_t row = w->a->v_row;
     if (w->half)
         return (dti_attention_matrix){w->v16 + j0 * row, turned ? 1 : row, turned ? row : 1};
@@ -179,7 +178,7 @@ static dti_attention_matrix dti_attention_values(const dti_attention_work *w, in
 
 /* rows x n of scores as an operand: the floats, or what they round to. */
 static dti_attention_matrix dti_attention_rounded(const dti_attention_work *w, const float *s,
-                                                   uint16_t *s16, int64_t rows, int64_t n) {
+                                                  uint16_t *s16, int64_t rows, int64_t n) {
     for (int64_t i = 0; w->half && i < rows; i++)
         w->task->k->narrow[w->type](s16 + i * DTI_ATTENTION_KEYS, s + i * DTI_ATTENTION_KEYS, n);
     return (dti_attention_matrix){w->half ? (const void *)s16 : s, DTI_ATTENTION_KEYS, 1};
@@ -204,7 +203,7 @@ static void dti_attention_product(const dti_attention_work *w, dti_gemm_block g,
 
 /* Queries [i0, i0 + rows) times their scale. */
 static dti_attention_matrix dti_attention_queries(const dti_attention_work *w, int64_t i0,
-                                                   int64_t rows) {
+                                                  int64_t rows) {
     const dti_args_attention *a = w->a;
     const dti_isa_kernels *k = w->task->k;
     const int64_t at = a->q_offset + w->sample * a->q_sample + w->head * a->q_head;
@@ -410,7 +409,7 @@ typedef struct dti_attention_places {
 } dti_attention_places;
 
 static dti_attention_result dti_attention_place(const dti_attention_work *w, float *sums,
-                                                 int64_t at, int64_t row, int64_t size) {
+                                                int64_t at, int64_t row, int64_t size) {
     if (w->half)
         return (dti_attention_result){sums, size, at, row, size};
     return (dti_attention_result){dti_cpu_at(w->task, 3, at), row, at, row, size};
@@ -466,8 +465,8 @@ static void dti_attention_slopes_block(const dti_attention_work *w, int64_t i0, 
 /* What keys [j0, j0 + n) and a block of queries give each other. */
 static void dti_attention_backward_block(const dti_attention_work *w, const dti_attention_places *p,
                                          int64_t rows, int64_t j0, int64_t n,
-                                         dti_attention_matrix q, dti_attention_matrix dy,
-                                         float *dq, bool add) {
+                                         dti_attention_matrix q, dti_attention_matrix dy, float *dq,
+                                         bool add) {
     const dti_args_attention *a = w->a;
     const dti_attention_matrix weights = dti_attention_rounded(w, w->s, w->s16, rows, n);
     const dti_attention_matrix slopes = dti_attention_rounded(w, w->ds, w->ds16, rows, n);

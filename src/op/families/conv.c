@@ -117,7 +117,8 @@ static bool dti_conv_bias_fits(dti_build *b, int64_t channels) {
 
 static bool dti_conv2d_shape(dti_build *b) {
     b->out.shape.rank = 3;
-    return dti_build_product(b) && dti_conv_attr_fits(b) && dti_conv_ranks_fit(b, b->in[0], b->in[1]) &&
+    return dti_build_product(b) && dti_conv_attr_fits(b) &&
+           dti_conv_ranks_fit(b, b->in[0], b->in[1]) &&
            dti_conv_fits(b, b->in[0]->shape.dim, b->in[1]->shape.dim, b->out.shape.dim) &&
            dti_conv_bias_fits(b, b->out.shape.dim[0]);
 }
@@ -252,9 +253,9 @@ static void dti_conv_image_emit(dti_emit *e) {
     a.w_offset = (uint32_t)w.offset;
     const uint32_t bias = dti_emit_given(e, 2, &a.z_offset);
     e->list->flops += dti_conv_flops(&a);
-    dti_launch *l = DTI_EMIT(e, forward ? DTI_K_CONV : DTI_K_CONV_DX,
-                             (uint64_t)dti_view_elements(&out), a, in.value, w.value, out.value,
-                             bias);
+    dti_launch *l =
+        DTI_EMIT(e, forward ? DTI_K_CONV : DTI_K_CONV_DX, (uint64_t)dti_view_elements(&out), a,
+                 in.value, w.value, out.value, bias);
     l->spec[0] = bias != DTI_UNBOUND;
     l->dtype[0] = in.dtype; /* what epilogues it takes depends on it */
 }
@@ -499,8 +500,8 @@ DT_API dt_tensor dt_conv_transpose1d(dt_tensor x, dt_tensor w, dt_tensor b,
 DTI_FAMILY_BY(conv2d, conv_image, .low = 3, .shape = dti_conv2d_shape, .grad = dti_conv2d_grad,
               .macs = dti_weighted_macs);
 
-DTI_FAMILY_BY(conv2d_dx, conv_image, .low = 3, .shape = dti_conv2d_dx_shape, .grad = dti_conv2d_dx_grad,
-              .macs = dti_weighted_dx_macs);
+DTI_FAMILY_BY(conv2d_dx, conv_image, .low = 3, .shape = dti_conv2d_dx_shape,
+              .grad = dti_conv2d_dx_grad, .macs = dti_weighted_dx_macs);
 
 DTI_FAMILY(conv2d_dw, .low = 3, .shape = dti_conv2d_dw_shape, .grad = dti_conv2d_dw_grad,
            .macs = dti_weighted_dw_macs);

@@ -90,8 +90,9 @@ static void dti_cpu_conv(const dti_cpu_task *task, int64_t begin, int64_t end, v
 static int64_t dti_cpu_items_conv_dw(const dti_cpu_task *task) {
     int64_t y_first;
     const dti_conv_dw c = dti_conv_dw_of_args(task->launch, 0, &y_first);
-    return task->launch->args.conv.cuts *
-           (dti_is_half(task->launch->dtype[0]) ? dti_conv_half_dw_items(&c) : dti_conv_dw_items(&c));
+    return task->launch->args.conv.cuts * (dti_is_half(task->launch->dtype[0])
+                                               ? dti_conv_half_dw_items(&c)
+                                               : dti_conv_dw_items(&c));
 }
 
 static void dti_cpu_conv_dw(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
@@ -119,7 +120,7 @@ static void dti_cpu_conv_dw(const dti_cpu_task *task, int64_t begin, int64_t end
 static int64_t dti_cpu_items_conv(const dti_cpu_task *task) {
     const dti_conv c = dti_conv_of_args(task->launch);
     return dti_is_half(task->launch->dtype[0]) ? dti_conv_half_items(&c)
-                                            : dti_conv_items(&c, task->threads);
+                                               : dti_conv_items(&c, task->threads);
 }
 
 /* Of all items together: 2^18 multiply-adds are worth a thread. */
@@ -140,7 +141,7 @@ static int64_t dti_cpu_grain_conv_dw(const dti_cpu_task *task) {
 static size_t dti_cpu_scratch_conv(const dti_launch *launch, int threads) {
     const dti_conv c = dti_conv_of_args(launch);
     return dti_is_half(launch->dtype[0]) ? dti_conv_half_scratch_bytes(&c)
-                                      : dti_conv_scratch_bytes(&c, threads);
+                                         : dti_conv_scratch_bytes(&c, threads);
 }
 
 static size_t dti_cpu_scratch_conv_dw(const dti_launch *launch, int threads) {
@@ -149,7 +150,7 @@ static size_t dti_cpu_scratch_conv_dw(const dti_launch *launch, int threads) {
         int64_t y_first;
         const dti_conv_dw c = dti_conv_dw_of_args(launch, cut, &y_first);
         const size_t bytes = dti_is_half(launch->dtype[0]) ? dti_conv_half_dw_scratch_bytes(&c)
-                                                        : dti_conv_dw_scratch_bytes(&c);
+                                                           : dti_conv_dw_scratch_bytes(&c);
         most = DTI_MAX(most, bytes);
     }
     return most;

@@ -378,7 +378,7 @@ static bool dti_conv_sample(uint32_t variant, dti_trial *t) {
 #define DTI_CONV_IMAGE_ROW                                                                         \
     DTI_CONV_ROW, .run = dti_cpu_conv, .outer = dti_cpu_items_conv,                                \
                   .grain_of = dti_cpu_grain_conv, .scratch_bytes = dti_cpu_scratch_conv,           \
-                  .takes = dti_conv_takes, .put_operand = dti_conv_put_operand,                 \
+                  .takes = dti_conv_takes, .put_operand = dti_conv_put_operand,                    \
                   .effort = dti_conv_image_effort
 
 /* (x, w, y, bias); spec0: 1 = bias; spec1 */

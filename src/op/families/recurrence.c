@@ -311,11 +311,13 @@ DTI_KERNEL(RECURRENCE_GRAD, recurrence_grad, "rrrw", GROUP, .run = dti_cpu_recur
            .local = {128}, .rounds = dti_recurrence_grad_rounds, .effort = dti_recurrence_effort,
            .halves = true);
 
-DTI_FAMILY(recurrence, .low = DTI_RECURRENCE_LOW, .shape = dti_recurrence_shape, .outputs = dti_recurrence_outputs,
-           .grad = dti_recurrence_grad_rule, .macs = dti_recurrence_macs);
+DTI_FAMILY(recurrence, .low = DTI_RECURRENCE_LOW, .shape = dti_recurrence_shape,
+           .outputs = dti_recurrence_outputs, .grad = dti_recurrence_grad_rule,
+           .macs = dti_recurrence_macs);
 
-DTI_FAMILY_BY(recurrence_grad, recurrence, .low = DTI_RECURRENCE_LOW, .shape = dti_recurrence_grad_shape,
-              .grad = dti_recurrence_grad_twice, .macs = dti_recurrence_macs);
+DTI_FAMILY_BY(recurrence_grad, recurrence, .low = DTI_RECURRENCE_LOW,
+              .shape = dti_recurrence_grad_shape, .grad = dti_recurrence_grad_twice,
+              .macs = dti_recurrence_macs);
 
 #undef DTI_OPTIONAL
 #define DTI_OPTIONAL(X) X(ALWAYS)

@@ -12,11 +12,11 @@ typedef struct dti_recurrence_work {
     const dti_args_recurrence *a;
     dti_recurrence s;
     int64_t first, count;
-    float *h, *c, *sums, *unit, *gemm; /* of each sample: [size], [hidden], [gates][hidden], */
-    int64_t *length;                   /* [hidden] */
-    dt_dtype type;                     /* of x, weights and results */
-    bool half;                         /* it has 16 bits: */
-    uint16_t *round;                   /* an operand, rounded */
+    float *h, *c, *sums, *unit, *gemm;  /* of each sample: [size], [hidden], [gates][hidden], */
+    int64_t *length;                    /* [hidden] */
+    dt_dtype type;                      /* of x, weights and results */
+    bool half;                          /* it has 16 bits: */
+    uint16_t *round;                    /* an operand, rounded */
     float *line, *kept, *before, *bias; /* of a step of a sample, as floats; GRU's bias */
 } dti_recurrence_work;
 
