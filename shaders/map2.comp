@@ -5,18 +5,13 @@
 #include "lib/types.glsl"
 #include "lib/index.glsl"
 #include "lib/fours.glsl"
+#include "lib/storage.glsl"
 #include "lib/functions.glsl"
 
 DTI_PUSH(DTI_ARGS_MAP2)
-layout(binding = 0) readonly buffer buffer_a { float a[]; };
-layout(binding = 0) readonly buffer buffer_a4 { vec4 a4[]; };
-layout(binding = 1) readonly buffer buffer_b { float b[]; };
-layout(binding = 1) readonly buffer buffer_b4 { vec4 b4[]; };
-layout(binding = 2) writeonly buffer buffer_y { float y[]; };
-layout(binding = 2) writeonly buffer buffer_y4 { vec4 y4[]; };
-DTI_WORDS_IN(float, vec4, a)
-DTI_WORDS_IN(float, vec4, b)
-DTI_WORDS_OUT(float, vec4, y)
+DTI_READS(0u, a)
+DTI_READS(1u, b)
+DTI_WRITES(2u, writeonly, y)
 
 float binary(float u, float v)
 {

@@ -5,19 +5,14 @@
 #include "lib/types.glsl"
 #include "lib/index.glsl"
 #include "lib/fours.glsl"
+#include "lib/storage.glsl"
 #include "lib/functions.glsl"
 #include "lib/unary.glsl"
 
 DTI_PUSH(DTI_ARGS_MAP2)
-layout(binding = 0) readonly buffer buffer_x { float x[]; };
-layout(binding = 0) readonly buffer buffer_x4 { vec4 x4[]; };
-layout(binding = 1) readonly buffer buffer_dy { float dy[]; };
-layout(binding = 1) readonly buffer buffer_dy4 { vec4 dy4[]; };
-layout(binding = 2) writeonly buffer buffer_dx { float dx[]; };
-layout(binding = 2) writeonly buffer buffer_dx4 { vec4 dx4[]; };
-DTI_WORDS_IN(float, vec4, x)
-DTI_WORDS_IN(float, vec4, dy)
-DTI_WORDS_OUT(float, vec4, dx)
+DTI_READS(0u, x)
+DTI_READS(1u, dy)
+DTI_WRITES(2u, writeonly, dx)
 
 void main()
 {

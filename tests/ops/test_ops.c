@@ -709,12 +709,20 @@ static bool ops_takes_halves(const dti_op_info *row) {
     return takes;
 }
 
-static void ops_check_halves(dt_dtype dtype, bool no_fast) {
+/* Functions of elements are a pipeline or more each, and all of them are compared with PyTorch's on
+ * Vulkan elsewhere: here one in four is enough. */
+static bool ops_is_left_out(bool cpu, dti_op op) {
+    return !cpu && dti_op_info_of((uint32_t)op)->family == &dti_family_unary &&
+           !test_takes(op, 4, 4);
+}
+
+static void ops_check_halves(const char *id, dt_dtype dtype, bool no_fast) {
     ops_device d;
-    if (ops_device_open(&d, "cpu", no_fast)) {
+    if (ops_device_open(&d, id, no_fast)) {
         d.dtype = dtype;
         for (int op = 0; op < DTI_OP_COUNT; op++) {
-            if (ops_takes_halves(dti_op_info_of((uint32_t)op)))
+            if (ops_takes_halves(dti_op_info_of((uint32_t)op)) &&
+                !ops_is_left_out(d.cpu, (dti_op)op) && (d.cpu || test_takes(op, 1, 2)))
                 ops_check_device(&d, (dti_op)op, false);
         }
     }
@@ -722,18 +730,11 @@ static void ops_check_halves(dt_dtype dtype, bool no_fast) {
 }
 
 TEST(the_cpu_computes_on_bf16_within_the_bound_of_each_op_and_a_rounding) {
-    ops_check_halves(DT_BF16, false);
+    ops_check_halves("cpu", DT_BF16, false);
 }
 
 TEST(the_portable_class_computes_on_f16_within_the_bound_of_each_op_and_a_rounding) {
-    ops_check_halves(DT_F16, true);
-}
-
-/* Functions of elements are a pipeline or more each, and all of them are compared with PyTorch's on
- * Vulkan elsewhere: here one in four is enough. */
-static bool ops_is_left_out(bool cpu, dti_op op) {
-    return !cpu && dti_op_info_of((uint32_t)op)->family == &dti_family_unary &&
-           !test_takes(op, 4, 4);
+    ops_check_halves("cpu", DT_F16, true);
 }
 
 /* SwiftShader takes minutes for all, most of them for compiling: all are in the long tests. */
@@ -746,6 +747,16 @@ static bool ops_is_slow(const char *id) {
     }
     dt_ctx_destroy(ctx);
     return slow && !test_is_long();
+}
+
+TEST(vulkan_computes_on_16_bits_within_the_bound_of_each_op_and_a_rounding) {
+    dt_ctx *ctx = ops_ctx();
+    for (int i = 0; i < dt_ctx_device_count(ctx); i++) {
+        const dt_device_info *info = dt_ctx_device(ctx, i);
+        if (info->usable && info->kind != DT_DEVICE_CPU && !ops_is_slow(info->id))
+            ops_check_halves(info->id, i % 2 ? DT_BF16 : DT_F16, false);
+    }
+    dt_ctx_destroy(ctx);
 }
 
 /* All ops, and one in three of a slow device. Under a sanitizer each has one class of the CPU. */

@@ -119,6 +119,40 @@ TEST(vulkan_copies_round_to_16_bits_and_back_as_the_cpu_does_bit_for_bit) {
     ON_EACH(halves_try_copies);
 }
 
+/* Of walks with two operands the second lies as the first does, two elements on. */
+static dti_launch halves_walk2(size_t i, uint32_t kernel, uint32_t selector) {
+    const dti_args_map1 *x = &halves_walks[i];
+    dti_launch l = halves_walk(i, kernel, selector);
+    dti_args_map2 a = {
+        .n = x->n, .a_offset = x->x_offset, .b_offset = x->x_offset + 2, .y_offset = x->y_offset};
+    memcpy(a.dim, x->dim, sizeof a.dim);
+    memcpy(a.a_stride, x->x_stride, sizeof a.a_stride);
+    memcpy(a.b_stride, x->x_stride, sizeof a.b_stride);
+    memcpy(a.y_stride, x->y_stride, sizeof a.y_stride);
+    l.args_bytes = sizeof a;
+    l.args.map2 = a;
+    return l;
+}
+
+static void halves_try_maps(vulkan_rig *rig) {
+    for (size_t i = 0; i < DTI_COUNT(halves_walks) && !rig->in->options.no_unified; i++)
+        for (uint32_t t = 1; t < 27; t += 1 + (uint32_t)i % 3) {
+            dti_launch all[3] = {halves_walk(i, DTI_K_MAP1, t % 2 ? DTI_U_TANH : DTI_U_RELU),
+                                 halves_walk2(i, DTI_K_MAP2, t % 2 ? DTI_B_ADD : DTI_B_MAXIMUM),
+                                 halves_walk2(i, DTI_K_MAP1_GRAD, DTI_U_SQUARE)};
+            for (uint32_t k = t % 4 ? t % 3 : 0; k < (t % 4 ? t % 3 + 1 : 3); k++) {
+                all[k].dtype[0] = (uint8_t)halves_types[t % 3];
+                all[k].dtype[1] = (uint8_t)halves_types[t / 3 % 3];
+                all[k].dtype[2] = (uint8_t)halves_types[t / 9];
+                halves_compare(rig, &all[k], 1);
+            }
+        }
+}
+
+TEST(vulkan_maps_of_16_bits_are_the_cpus_within_a_rounding) {
+    ON_EACH(halves_try_maps);
+}
+
 /* ---- programs */
 
 enum { HALVES_ROWS = 3, HALVES_COLS = 7, HALVES_SIZE = HALVES_ROWS * HALVES_COLS, HALVES_OUT = 6 };

@@ -154,8 +154,9 @@ static bool dti_map2_takes(const dti_launch *l, uint32_t epilogue, const dti_vie
 
 /* spec0: DTI_B_*; spec1 */
 DTI_KERNEL(MAP2, map2, "rrw", ITEM, .walks = true, .run = dti_cpu_map2, .halves = true,
-           .grain_of = dti_cpu_grain_map2, .in_step = dti_map_in_step, .takes = dti_map2_takes,
-           .tile = dti_map_tile, .invocations = dti_fours_invocations);
+           .grid_halves = dti_launch_any_half, .grain_of = dti_cpu_grain_map2,
+           .in_step = dti_map_in_step, .takes = dti_map2_takes, .tile = dti_map_tile,
+           .invocations = dti_fours_invocations);
 
 DTI_FAMILY(binary, .halves = DTI_HALF_ALL, .shape = dti_binary_shape, .grad = dti_binary_grad,
            .flat = dti_binary_flat, .part = dti_parted_broadcast);

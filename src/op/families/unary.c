@@ -141,13 +141,13 @@ static void dti_cpu_map1_grad(const dti_cpu_task *task, int64_t begin, int64_t e
 
 /* spec0: DTI_U_* of map_body.h */
 DTI_KERNEL(MAP1, map, "rw", ITEM, .walks = true, .far = true, .run = dti_cpu_map1, .halves = true,
-           .grain = DTI_GRAIN_FUNCTION, .in_step = dti_map_in_step, .tile = dti_map_tile,
-           .invocations = dti_fours_invocations);
+           .grid_halves = dti_launch_any_half, .grain = DTI_GRAIN_FUNCTION,
+           .in_step = dti_map_in_step, .tile = dti_map_tile, .invocations = dti_fours_invocations);
 
 /* (x, dy, dx); spec0: DTI_U_* */
 DTI_KERNEL(MAP1_GRAD, map_grad, "rrw", ITEM, .walks = true, .run = dti_cpu_map1_grad,
-           .halves = true, .grain = DTI_GRAIN_FUNCTION, .in_step = dti_map_in_step,
-           .tile = dti_map_tile, .invocations = dti_fours_invocations);
+           .halves = true, .grid_halves = dti_launch_any_half, .grain = DTI_GRAIN_FUNCTION,
+           .in_step = dti_map_in_step, .tile = dti_map_tile, .invocations = dti_fours_invocations);
 
 DTI_FAMILY(unary, .halves = DTI_HALF_ALL, .shape = dti_shape_same, .grad = dti_unary_grad_rule,
            .flat = dti_unary_flat, .steps = true, .part = dti_parted_same);
