@@ -83,9 +83,9 @@
  * - save, load: writes and reads whole files. A file appears completely or not at all.
  * - name_with(..., desc): name(...) with a description.
  *
- * TENSORS are f32 and i32, and on the CPU also bf16 and f16 (dt_cast). They have at most 5
- * dimensions besides the sample axis, and NumPy's broadcasting. Views (reshape, permute, slice,
- * expand) copy nothing. Images are [channels, height, width], PyTorch's NCHW.
+ * TENSORS are f32, i32, bf16 and f16 (dt_cast). They have at most 5 dimensions besides the
+ * sample axis, and NumPy's broadcasting. Views (reshape, permute, slice, expand) copy nothing.
+ * Images are [channels, height, width], PyTorch's NCHW.
  *
  * PATTERNS. Parameters have names, in scopes (dt_scope_push). A list of patterns selects names:
  * "*.bias, head.*". It is .params of an optimizer group, a program, a trainer or a load, and

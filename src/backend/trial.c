@@ -58,12 +58,14 @@ static uint32_t dti_trials_find(const dti_trials *t, uint64_t word) {
     return found / DTI_BINDINGS_MAX;
 }
 
-static uint32_t dti_trial_value(uint32_t *seed, dti_trial_data data) {
+/* A float; of bf16 twice its upper half. */
+static uint32_t dti_trial_value(uint32_t *seed, dti_trial_data data, dt_dtype dtype) {
     *seed = *seed * 1664525u + 1013904223u;
     const uint32_t random = *seed >> 8;
     const float value = data == DTI_TRIAL_WHOLE ? (float)((int32_t)(random % 9) - 4)
                                                 : (float)random * 0x1p-23f - 1.0f;
-    return dti_bits_from_f32(value);
+    const uint32_t bits = dti_bits_from_f32(value);
+    return dtype == DT_BF16 ? (bits & 0xffff0000u) | bits >> 16 : bits;
 }
 
 /* What a kernel may read gets values; what it only writes is NaN like everything around. */
@@ -76,11 +78,12 @@ static void dti_trials_fill(const dti_trials *t, dti_trial_data data, uint32_t *
         const dti_trial_operand *o = &trial->operand[i % DTI_BINDINGS_MAX];
         const char *access = dti_kernel_info_of(trial->launch.kernel)->access;
         uint32_t *at = memory + t->places[i].offset / DTI_WORD_BYTES + o->front;
+        const dt_dtype dtype = (dt_dtype)trial->launch.dtype[i % DTI_BINDINGS_MAX];
         if (!o->rows || access[i % DTI_BINDINGS_MAX] == 'w') /* no letter where nothing is bound */
             continue;
         for (uint32_t row = 0; row < o->rows; row++, at += o->pitch)
             for (uint32_t col = 0; col < o->cols; col++)
-                at[col] = dti_trial_value(&seed, data);
+                at[col] = dti_trial_value(&seed, data, dtype);
     }
 }
 

@@ -194,7 +194,8 @@ static void dti_gemm_trial_epilogue(uint32_t number, dti_trial *t) {
 static bool dti_gemm_trial(uint32_t number, dti_trial *t) {
     static const uint8_t sizes[][3] = {{128, 132, 32}, {127, 65, 100}, {68, 64, 44},  {63, 129, 33},
                                        {1, 1, 1},      {5, 10, 3},     {65, 63, 15},  {132, 8, 24},
-                                       {8, 132, 64},   {128, 128, 48}, {129, 36, 17}, {31, 33, 17}};
+                                       {8, 132, 64},   {128, 128, 48}, {129, 36, 17}, {31, 33, 17},
+                                       {132, 68, 40}}; /* the last is of 16 bits */
     const uint32_t layout = (number + number / 4) % 4;
     if (number >= DTI_COUNT(sizes))
         return false;
@@ -202,7 +203,8 @@ static bool dti_gemm_trial(uint32_t number, dti_trial *t) {
     const bool ta = layout & 1, tb = layout & 2;
     *t = (dti_trial){.launch = {.kernel = DTI_K_GEMM, .args_bytes = sizeof(dti_args_gemm)}};
     dti_trial_operand *o = t->operand;
-    const uint32_t chunk = number % 3 == 0 && k > 16 ? 16 : 0;
+    const bool half = number + 1 == DTI_COUNT(sizes);
+    const uint32_t chunk = !half && number % 3 == 0 && k > 16 ? 16 : 0;
     o[0] = dti_gemm_trial_matrix(number, ta ? k : m, ta ? m : k);
     o[1] = dti_gemm_trial_matrix(number, tb ? n : k, tb ? k : n);
     o[2] = dti_gemm_trial_matrix(number, m, n);
@@ -218,6 +220,7 @@ static bool dti_gemm_trial(uint32_t number, dti_trial *t) {
     g->c_batch0 = m * o[2].pitch;
     g->a_offset = g->b_offset = g->c_offset = o[0].front;
     dti_gemm_trial_epilogue(number, t);
+    memset(t->launch.dtype, half ? DT_BF16 : DT_F32, sizeof t->launch.dtype);
     t->launch.items = 2ull * m * n;
     return true;
 }
