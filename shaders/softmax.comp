@@ -9,21 +9,18 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
+#include "lib/storage.glsl"
 #include "lib/functions.glsl"
 #include "lib/reduce.glsl"
 #include "lib/row.glsl"
 
 DTI_PUSH(DTI_ARGS_ROWS)
-layout(binding = 0) readonly buffer buffer_x { float x[]; };
-layout(binding = 0) readonly buffer buffer_x4 { vec4 x4[]; };
-layout(binding = 1) readonly buffer buffer_dy { float dy[]; };
-layout(binding = 1) readonly buffer buffer_dy4 { vec4 dy4[]; };
-layout(binding = 1) writeonly buffer buffer_y { float y[]; };
-layout(binding = 1) writeonly buffer buffer_y4 { vec4 y4[]; };
-layout(binding = 2) writeonly buffer buffer_dx { float dx[]; };
-layout(binding = 2) writeonly buffer buffer_dx4 { vec4 dx4[]; };
-DTI_ROW_READ(x_at, x, x4)
-DTI_ROW_READ(dy_at, dy, dy4)
+DTI_READS(0u, x)
+DTI_READS(1u, dy)
+DTI_WRITES(1u, writeonly, y)
+DTI_WRITES(2u, writeonly, dx)
+DTI_ROW_READ(x_at, x)
+DTI_ROW_READ(dy_at, dy)
 
 /* For the driver, which is to unroll: what compiles this does not know spec1. */
 const uint HELD = spec1 == 0u ? DTI_LIES_HELD : 0u;
@@ -36,9 +33,9 @@ const uint HELD = spec1 == 0u ? DTI_LIES_HELD : 0u;
 void write(uint unit, vec4 value)
 {
     if (FOURS)
-        y4[unit] = value;
+        y_put4(unit, value);
     else
-        y[unit] = value.x;
+        y_put(unit, value.x);
 }
 
 void softmax(uint from, uint to, uint units)
@@ -87,9 +84,9 @@ void softmax_grad(uint at_y, uint at_dy, uint at_dx, uint units)
         else
             grad = value * (grad - sum);
         if (FOURS)
-            dx4[at_dx + u] = grad;
+            dx_put4(at_dx + u, grad);
         else
-            dx[at_dx + u] = grad.x;
+            dx_put(at_dx + u, grad.x);
     }
 }
 

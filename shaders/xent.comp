@@ -13,22 +13,21 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
+#include "lib/storage.glsl"
 #include "lib/functions.glsl"
 #include "lib/reduce.glsl"
 #include "lib/row.glsl"
 
 DTI_PUSH(DTI_ARGS_XENT)
-layout(binding = 0) readonly buffer buffer_x { float x[]; };
-layout(binding = 0) readonly buffer buffer_x4 { vec4 x4[]; };
+DTI_READS(0u, x)
 layout(binding = 1) readonly buffer buffer_t { int t[]; };
 layout(binding = 2) readonly buffer buffer_s { float s[]; };
 layout(binding = 2) readonly buffer buffer_s4 { vec4 s4[]; };
-layout(binding = 3) writeonly buffer buffer_y { float y[]; };
-layout(binding = 3) writeonly buffer buffer_y4 { vec4 y4[]; };
+DTI_WRITES(3u, writeonly, y) /* of xent 32 bits */
 layout(binding = 3) writeonly buffer buffer_kept { int kept[]; };
 layout(constant_id = 3) const uint spec2 = 0u;
 
-DTI_ROW_READ(x_at, x, x4)
+DTI_ROW_READ(x_at, x)
 
 /* As in softmax.comp: the first units of each invocation stay in registers.
  * For the driver to unroll. */
@@ -119,7 +118,7 @@ float loss_of(uint row, uint from, uint target)
     float sum = dti_group_sum(dti_row_total(sums), units, 1u);
     keep(row, high, sum);
     float log_sum = dti_m_log(sum);
-    float loss = class_weight(target) * (log_sum - (x[from + target] - high));
+    float loss = class_weight(target) * (log_sum - (x_get(from + target) - high));
     if (args.smoothing == 0.0)
         return loss;
     dti_sum_float smooth_sums = DTI_SUM_NONE(float);
@@ -141,7 +140,7 @@ vec2 pair_of(uint row, int target)
     if (spec0 == DTI_XENT_ACCURACY)
         return vec2(argmax(from) == uint(target) ? 1.0 : 0.0, 1.0);
     if (spec0 == DTI_XENT_NLL)
-        return vec2(-weight * x[from + uint(target)], weight);
+        return vec2(-weight * x_get(from + uint(target)), weight);
     return vec2(loss_of(row, from, uint(target)), weight);
 }
 
@@ -167,12 +166,12 @@ vec4 seeds_of(uint unit)
 void write(uint at, vec4 value)
 {
     if (!FOURS)
-        y[at] = value.x;
+        y_put(at, value.x);
     else if ((spec3 & DTI_ROW_APART) == 0u)
-        y4[at / 4u] = value;
+        y_put4(at / 4u, value);
     else
         [[unroll]] for (uint i = 0u; i < 4u; i++)
-            y[at + i] = value[i];
+            y_put(at + i, value[i]);
 }
 
 void fill_row(uint to, float value)

@@ -4,17 +4,16 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
+#include "lib/storage.glsl"
 #include "lib/functions.glsl"
 
 layout(constant_id = 4) const uint spec3 = 0u;
 DTI_PUSH(DTI_ARGS_XENT)
-layout(binding = 0) readonly buffer buffer_x { float x[]; };
-layout(binding = 0) readonly buffer buffer_x4 { vec4 x4[]; };
+DTI_READS(0u, x)
 layout(binding = 1) readonly buffer buffer_kept { float kept[]; };
 layout(binding = 1) readonly buffer buffer_t { int targets[]; };
 layout(binding = 2) readonly buffer buffer_s { float s[]; };
-layout(binding = 3) writeonly buffer buffer_y { float y[]; };
-layout(binding = 3) writeonly buffer buffer_y4 { vec4 y4[]; };
+DTI_WRITES(3u, writeonly, y)
 
 struct kept_row {
     float high, share, own; /* share: of a power in their sum; own: the seed of the target's class */
@@ -55,13 +54,14 @@ void main()
     uint row = e / args.classes, c = e - row * args.classes;
     kept_row r = row_at(row);
     if ((spec3 & DTI_ROW_FOURS) != 0u) {
-        vec4 v = x4[(args.x_offset + e) / 4u];
-        y4[(args.y_offset + e) / 4u] = vec4(grad_of(r, c, v.x), grad_of(r, c + 1u, v.y),
-                                            grad_of(r, c + 2u, v.z), grad_of(r, c + 3u, v.w));
+        vec4 v = x_get4((args.x_offset + e) / 4u);
+        v = vec4(grad_of(r, c, v.x), grad_of(r, c + 1u, v.y), grad_of(r, c + 2u, v.z),
+                 grad_of(r, c + 3u, v.w));
+        y_put4((args.y_offset + e) / 4u, v);
         return;
     }
     for (uint i = e; i < min(e + 4u, n); i++) {
-        y[args.y_offset + i] = grad_of(r, c, x[args.x_offset + i]);
+        y_put(args.y_offset + i, grad_of(r, c, x_get(args.x_offset + i)));
         if (++c == args.classes && i + 1u < n) {
             c = 0u;
             r = row_at(++row);

@@ -9,13 +9,13 @@ const uint WIDTH = (spec3 & DTI_ROW_FOURS) != 0u ? 4u : 1u;
 #define DTI_EACH_UNIT(u, first, units)                                                             \
     for (uint u = gl_LocalInvocationID.x + (first); u < (units); u += gl_WorkGroupSize.x)
 
-/* Branches, so that only one of the two is read or computed. */
-#define DTI_ROW_READ(name, x, x4)                                                                  \
+/* Branches, so that only one of the two is read or computed. Of a binding of DTI_READS (storage.glsl). */
+#define DTI_ROW_READ(name, x)                                                                      \
     vec4 name(uint unit)                                                                           \
     {                                                                                              \
         if (FOURS)                                                                                 \
-            return x4[unit];                                                                       \
-        return vec4(x[unit], 0.0, 0.0, 0.0);                                                       \
+            return x##_get4(unit);                                                                 \
+        return vec4(x##_get(unit), 0.0, 0.0, 0.0);                                                 \
     }
 
 float dti_row_sum(vec4 v)

@@ -153,6 +153,118 @@ TEST(vulkan_maps_of_16_bits_are_the_cpus_within_a_rounding) {
     ON_EACH(halves_try_maps);
 }
 
+/* ---- kernels that the CPU has in f32 alone: by f32 of the same numbers, rounded then */
+
+enum { HALVES_ROW_FLOATS = 2048 };
+
+/* Numbers that bf16 and f16 have. */
+static float halves_number(uint32_t i) {
+    return (float)((int)(i * 2654435761u >> 9) % 129 - 64) / 16.0f;
+}
+
+/* Of binding b the floats, or the same in its type; `spare`: 0 behind them. */
+static float *halves_data(const dti_launch *l, int b, const float *from) {
+    const dt_dtype type = (dt_dtype)l->dtype[b];
+    float *data = vulkan_zeros(HALVES_ROW_FLOATS);
+    for (uint32_t i = 0; i < HALVES_ROW_FLOATS; i++) {
+        const uint16_t half = type == DT_BF16 ? dti_bf16_from_f32(from[i]) : f16_from_f32(from[i]);
+        if (dti_is_half(type))
+            memcpy((char *)data + 2 * (size_t)i, &half, sizeof half);
+        else
+            data[i] = from[i];
+    }
+    return data;
+}
+
+/* The launch with all of 32 bits, and as it is. */
+static void halves_compare_f32(vulkan_rig *rig, const dti_launch *l, const float *const own[4]) {
+    const dti_kernel_info *info = dti_kernel_info_of(l->kernel);
+    vulkan_call calls[2] = {{.launch = *l}, {.launch = *l}};
+    float numbers[HALVES_ROW_FLOATS];
+    memset(calls[0].launch.dtype, DT_F32, sizeof calls[0].launch.dtype);
+    for (uint32_t i = 0; i < HALVES_ROW_FLOATS; i++)
+        numbers[i] = halves_number(i);
+    for (int k = 0; k < 2; k++)
+        for (int b = 0; b < info->bindings; b++) {
+            calls[k].count[b] = HALVES_ROW_FLOATS;
+            calls[k].data[b] = halves_data(&calls[k].launch, b, own[b] ? own[b] : numbers);
+        }
+    const bool good = vulkan_call_run(rig, &calls[0]) && vulkan_call_run(rig, &calls[1]);
+    for (int b = 0; b < info->bindings && good; b++) {
+        float *rounded = halves_data(l, b, calls[0].data[b]);
+        const size_t bytes = dti_dtype_bytes((dt_dtype)l->dtype[b]) * HALVES_ROW_FLOATS;
+        test_check(!memcmp(rounded, calls[1].data[b], bytes), __FILE__, __LINE__,
+                   "%s {%u %u}: binding %d of %s is not f32's rounded", info->name, l->spec[0],
+                   l->spec[1], b, dti_dtype_name((dt_dtype)l->dtype[b]));
+        free(rounded);
+    }
+    for (int i = 0; i < 2 * VULKAN_CALL_MAX; i++)
+        free(calls[i / VULKAN_CALL_MAX].data[i % VULKAN_CALL_MAX]);
+}
+
+/* Rows in fours, ragged ones, and ones from odd places. */
+static void halves_try_rows(vulkan_rig *rig, uint32_t kernel, dt_dtype in, dt_dtype out) {
+    static const uint32_t shapes[][3] = {{5, 32, 0}, {7, 37, 0}, {3, 12, 3}, {2, 600, 4}};
+    for (size_t i = 0; i < DTI_COUNT(shapes); i++) {
+        dti_launch l = {
+            .kernel = (uint16_t)kernel, .items = shapes[i][0], .spec = {(uint32_t)i % 2}};
+        l.args_bytes = sizeof l.args.rows;
+        l.args.rows =
+            (dti_args_rows){shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][2], shapes[i][2]};
+        l.dtype[0] = (uint8_t)in;
+        l.dtype[1] = (uint8_t)(kernel == DTI_K_SOFTMAX ? out : in);
+        l.dtype[2] = (uint8_t)out;
+        halves_compare_f32(rig, &l, (const float *const[4]){NULL});
+    }
+}
+
+/* Targets, one of them ignored; what the loss kept of a row is its maximum, a sum, the target. */
+static void halves_try_xent(vulkan_rig *rig, uint32_t kernel, dt_dtype in, dt_dtype out) {
+    static const uint32_t shapes[][3] = {{5, 32, 0}, {7, 37, 0}, {3, 12, 3}};
+    for (size_t i = 0; i < DTI_COUNT(shapes); i++) {
+        const uint32_t rows = shapes[i][0], classes = shapes[i][1];
+        float targets[HALVES_ROW_FLOATS] = {0};
+        for (uint32_t row = 0; row < rows; row++) {
+            const int32_t target = row == 1 ? -1 : (int32_t)(row * 5 % classes);
+            float *at = kernel == DTI_K_XENT_DX ? &targets[DTI_XENT_KEPT * row] : &targets[row];
+            if (kernel == DTI_K_XENT_DX) {
+                *at++ = 4.0f;
+                *at++ = 20.0f;
+            }
+            memcpy(at, &target, sizeof target);
+        }
+        dti_launch l = {.kernel = (uint16_t)kernel, .items = rows};
+        if (kernel == DTI_K_XENT_DX)
+            l.items *= classes;
+        l.args_bytes = sizeof l.args.xent;
+        l.args.xent = (dti_args_xent){.rows = rows,
+                                      .classes = classes,
+                                      .ignore_index = -1,
+                                      .smoothing = i % 2 ? 0.1f : 0.0f,
+                                      .x_offset = shapes[i][2],
+                                      .y_offset = shapes[i][2]};
+        l.dtype[0] = (uint8_t)in;
+        l.dtype[3] = (uint8_t)(kernel == DTI_K_XENT ? DT_F32 : out);
+        halves_compare_f32(rig, &l, (const float *const[4]){NULL, targets});
+    }
+}
+
+static void halves_try_all_rows(vulkan_rig *rig) {
+    if (rig->in->options.no_unified || !vulkan_is_quick(rig))
+        return;
+    halves_try_rows(rig, DTI_K_SOFTMAX, DT_BF16, DT_BF16);
+    halves_try_rows(rig, DTI_K_SOFTMAX, DT_F32, DT_F16);
+    halves_try_rows(rig, DTI_K_SOFTMAX_GRAD, DT_F16, DT_F16);
+    halves_try_rows(rig, DTI_K_SOFTMAX_GRAD, DT_BF16, DT_F32);
+    halves_try_xent(rig, DTI_K_XENT, DT_BF16, DT_F32);
+    halves_try_xent(rig, DTI_K_XENT_GRAD, DT_F16, DT_BF16);
+    halves_try_xent(rig, DTI_K_XENT_DX, DT_BF16, DT_BF16);
+}
+
+TEST(vulkan_rows_of_16_bits_have_the_bits_of_f32_rounded_once) {
+    ON_EACH(halves_try_all_rows);
+}
+
 /* ---- programs */
 
 enum { HALVES_ROWS = 3, HALVES_COLS = 7, HALVES_SIZE = HALVES_ROWS * HALVES_COLS, HALVES_OUT = 6 };

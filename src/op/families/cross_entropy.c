@@ -381,15 +381,22 @@ static uint64_t dti_xent_rounds(const dti_launch *l, uint32_t local) {
     return dti_rounds_of(dti_row_width(l), 4, local);
 }
 
+/* Logits and their gradient; pairs, and what is kept of rows, are of f32. */
+static bool dti_xent_grid_halves(const dti_launch *l, int binding) {
+    return binding == 0 || (binding == 3 && l->kernel != DTI_K_XENT);
+}
+
 /* -> pairs [rows, 2]; spec0: DTI_XENT_*, spec1: s, spec2: 1 = rows are kept behind the pairs */
 DTI_KERNEL(XENT, xent, "rrrw", GROUP, .run = dti_cpu_xent, .grain = 4096,
-           .each = DTI_WORD(xent, classes), .width = dti_row_width, .tile = dti_xent_tile,
-           .rounds = dti_xent_rounds, .passes = 3, .effort = dti_row_effort);
+           .grid_halves = dti_xent_grid_halves, .each = DTI_WORD(xent, classes),
+           .width = dti_row_width, .tile = dti_xent_tile, .rounds = dti_xent_rounds, .passes = 3,
+           .effort = dti_row_effort);
 
 /* (logits, target, s, dlogits) */
 DTI_KERNEL(XENT_GRAD, xent_grad, "rrrw", GROUP, .run = dti_cpu_xent_grad, .grain = 4096,
-           .each = DTI_WORD(xent, classes), .width = dti_row_width, .tile = dti_xent_tile,
-           .rounds = dti_xent_rounds, .passes = 3, .effort = dti_row_effort);
+           .grid_halves = dti_xent_grid_halves, .each = DTI_WORD(xent, classes),
+           .width = dti_row_width, .tile = dti_xent_tile, .rounds = dti_xent_rounds, .passes = 3,
+           .effort = dti_row_effort);
 
 static bool dti_xent_dx_in_step(const dti_launch *l, int binding) {
     return binding == 0 && l->args.xent.x_offset == l->args.xent.y_offset;
@@ -397,7 +404,8 @@ static bool dti_xent_dx_in_step(const dti_launch *l, int binding) {
 
 /* (logits, what XENT kept, s, dlogits), where workgroups run */
 DTI_KERNEL(XENT_DX, xent_dx, "rrrw", ITEM, .invocations = dti_quarter_invocations,
-           .tile = dti_xent_tile, .rounds = dti_rounds_few, .in_step = dti_xent_dx_in_step);
+           .grid_halves = dti_xent_grid_halves, .tile = dti_xent_tile, .rounds = dti_rounds_few,
+           .in_step = dti_xent_dx_in_step);
 
 DTI_FAMILY_BY(cross_entropy, xent, .shape = dti_cross_entropy_shape,
               .grad = dti_cross_entropy_grad_rule, .labels = dti_targets_labels,

@@ -94,13 +94,15 @@ static uint64_t dti_softmax_rounds(const dti_launch *l, uint32_t local) {
 
 /* spec0: 1 = log */
 DTI_KERNEL(SOFTMAX, softmax, "rw", GROUP, .run = dti_cpu_softmax, .grain = 4096,
-           .each = DTI_WORD(rows, cols), .width = dti_row_width, .tile = dti_softmax_tile,
-           .rounds = dti_softmax_rounds, .passes = 3, .effort = dti_row_effort);
+           .grid_halves = dti_launch_any_half, .each = DTI_WORD(rows, cols), .width = dti_row_width,
+           .tile = dti_softmax_tile, .rounds = dti_softmax_rounds, .passes = 3,
+           .effort = dti_row_effort);
 
 /* (y, dy, dx); spec0: 1 = log */
 DTI_KERNEL(SOFTMAX_GRAD, softmax_grad, "rrw", GROUP, .run = dti_cpu_softmax_grad, .grain = 4096,
-           .each = DTI_WORD(rows, cols), .width = dti_row_width, .tile = dti_softmax_tile,
-           .rounds = dti_softmax_rounds, .passes = 2, .effort = dti_row_effort);
+           .grid_halves = dti_launch_any_half, .each = DTI_WORD(rows, cols), .width = dti_row_width,
+           .tile = dti_softmax_tile, .rounds = dti_softmax_rounds, .passes = 2,
+           .effort = dti_row_effort);
 
 DTI_FAMILY(softmax, .shape = dti_softmax_shape, .grad = dti_softmax_grad_rule);
 
