@@ -201,6 +201,7 @@ DTI_OPTIMIZE_END
 #include "op/core/autocast.c"
 #include "op/core/name.c"
 #include "op/core/emit.c"
+#include "op/core/stage.c"
 #include "op/core/walk.c"
 #include "op/core/moved.c"
 #include "op/core/parted.c"

@@ -94,6 +94,7 @@ static bool harness_fails(unsigned rank, unsigned device, unsigned action) {
 #include "unit/test_launches.c"
 #include "unit/test_program.c"
 #include "ops/test_ops.c"
+#include "ops/test_halves.c"
 #include "ops/test_rows.c"
 #include "ops/test_dtype.c"
 #include "ops/test_low_rows.c"

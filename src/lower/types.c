@@ -1,21 +1,26 @@
 /* The types that launches work on: each learns its operands'. One whose kernel does not take them
  * on the device is refused. */
 
-static const dti_launch *dti_types_misfit(const dti_listing *list, bool workgroups) {
-    for (uint32_t i = 0; i < list->launch_count; i++) {
-        const dti_launch *l = &list->launches[i];
-        for (int b = 0; b < dti_kernel_info_of(l->kernel)->bindings; b++)
-            if (dti_is_half(l->dtype[b]) && !dti_launch_takes_half(l, b, workgroups))
-                return l;
+/* An unused binding repeats binding 0. */
+static int dti_types_misfit_of(const dti_launch *l, bool workgroups) {
+    for (int b = 0; b < dti_kernel_info_of(l->kernel)->bindings; b++) {
+        const bool unused = b > 0 && l->value[b] == l->value[0];
+        if (dti_is_half(l->dtype[b]) && !unused && !dti_launch_takes_half(l, b, workgroups))
+            return b;
     }
+    return -1;
+}
+
+static const dti_launch *dti_types_misfit(const dti_listing *list, bool workgroups) {
+    for (uint32_t i = 0; i < list->launch_count; i++)
+        if (dti_types_misfit_of(&list->launches[i], workgroups) >= 0)
+            return &list->launches[i];
     return NULL;
 }
 
 static dt_result dti_types_refuse(const dti_code *code, const dti_launch *l) {
     const dti_node *n = &code->work->nodes[l->node];
-    int half = 0;
-    while (!dti_is_half(l->dtype[half]))
-        half++;
+    const int half = dti_types_misfit_of(l, code->limits.workgroups);
     return dti_code_fail(code, DT_ERROR_UNSUPPORTED,
                          "%s%s%s%s %s of %s: no kernel of this op takes 16 bits on this device; "
                          "dt_cast what it reads to f32, and its result back",

@@ -13,8 +13,10 @@ typedef struct dti_widen {
 } dti_widen;
 
 static bool dti_widen_wants(const dti_widen *x, const dti_launch *l, int binding) {
+    const bool workgroups = x->w->code->limits.workgroups;
+    const bool unused = binding > 0 && l->value[binding] == l->value[0];
     return dti_is_half(l->dtype[binding]) &&
-           !dti_launch_takes_half(l, binding, x->w->code->limits.workgroups);
+           !dti_launch_takes_half(l, unused ? 0 : binding, workgroups);
 }
 
 static void dti_widen_copy(dti_widen *x, uint32_t from, uint32_t to) {

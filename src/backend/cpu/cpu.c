@@ -127,10 +127,9 @@ static void dti_cpu_bind(dti_cpu_exec *x, const dti_cpu_device *device, int thre
         for (int b = 0; b < DTI_BINDINGS_MAX; b++)
             t->buf[b] = dti_cpu_pointer(d, l->value[b]);
         x->ms[i] = (double)dti_launch_effort(l, 0, 1).flops / DTI_CPU_FLOPS_PER_MS;
-        const dti_kernel_info *k = dti_kernel_info_of(l->kernel);
         const int cut[2] = {threads, dti_cpu_part_threads(l, threads)};
-        for (int c = 0; c < 2 && k->scratch_bytes; c++)
-            x->scratch_bytes = DTI_MAX(x->scratch_bytes, k->scratch_bytes(l, cut[c]));
+        for (int c = 0; c < 2; c++)
+            x->scratch_bytes = DTI_MAX(x->scratch_bytes, dti_cpu_scratch(l, cut[c]));
     }
 }
 
@@ -163,14 +162,13 @@ static dt_result dti_cpu_exec_create(dti_device *device, const dti_exec_desc *de
 typedef struct dti_cpu_job {
     const dti_cpu_exec *exec;
     const dti_cpu_task *task;
-    const dti_kernel_info *kernel;
     int64_t first;
 } dti_cpu_job;
 
 static void dti_cpu_piece(void *arg, int64_t begin, int64_t end, int worker) {
     const dti_cpu_job *job = arg;
-    job->kernel->run(job->task, job->first + begin, job->first + end,
-                     job->exec->scratch + (size_t)worker * job->exec->scratch_bytes);
+    dti_cpu_run(job->task, job->first + begin, job->first + end,
+                job->exec->scratch + (size_t)worker * job->exec->scratch_bytes);
 }
 
 static int64_t dti_cpu_items(const dti_cpu_task *t) {
@@ -181,13 +179,12 @@ static int64_t dti_cpu_items(const dti_cpu_task *t) {
 /* Items [begin, end), where begin is a multiple of the grain. threads: of the pool. */
 static void dti_cpu_run_items(const dti_cpu_exec *x, const dti_cpu_task *t, int threads,
                               int64_t begin, int64_t end) {
-    const dti_kernel_info *k = dti_kernel_info_of(t->launch->kernel);
     const int64_t grain = dti_cpu_grain(t);
     if (threads == 1 || end - begin <= grain) {
-        k->run(t, begin, end, x->scratch);
+        dti_cpu_run(t, begin, end, x->scratch);
         return;
     }
-    dti_cpu_job job = {x, t, k, begin};
+    dti_cpu_job job = {x, t, begin};
     dti_parallel_for(x->base->pool, end - begin, grain, dti_cpu_piece, &job);
 }
 

@@ -133,12 +133,17 @@ static bool dti_build_f32(dti_build *b) {
     return true;
 }
 
-/* Inputs are floats of one type, which the result is of. */
+/* Inputs are floats of one type, which the result is of; of a row whose launches do not take all of
+ * them in 16 bits, the others are f32. */
 static bool dti_build_real(dti_build *b) {
+    const uint16_t halves = dti_op_info_of(b->out.op)->family->halves;
     const dt_dtype first = b->count ? dti_node_of(b->inputs[0])->dtype : DT_F32;
     for (uint32_t i = 0; i < b->count; i++) {
         const dt_dtype dtype = dti_node_of(b->inputs[i])->dtype;
-        if (dti_is_whole(dtype))
+        const bool float32 = halves && i < DTI_INPUTS_MAX && !(halves >> i & 1);
+        if (float32 && dtype == DT_F32)
+            continue;
+        if (dti_is_whole(dtype) || float32)
             return dti_build_fail(b, "input %u is %s, and f32 is needed: dt_cast it", i + 1,
                                   dti_dtype_name(dtype));
         if (dtype != first)

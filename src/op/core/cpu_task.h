@@ -7,7 +7,13 @@ struct dti_cpu_task {
     const uint32_t *step;        /* the step block's words */
     const dti_isa_kernels *k;    /* vector kernels of the chosen instruction set */
     int threads;
+    float *room; /* this worker's, DTI_ROOM floats, where operands are in 16 bits; else NULL */
 };
+
+/* Floats that a kernel widens operands to at once. */
+#define DTI_ROOM_ROWS 32
+#define DTI_ROOM (DTI_ROOM_ROWS * 128)
+_Static_assert(DTI_ROOM_ROWS == DTI_SUM_CHAIN, "rows of columns that are added up");
 
 static inline const float *dti_cpu_in(const dti_cpu_task *t, int binding, uint32_t offset) {
     return (const float *)t->buf[binding] + offset;
@@ -36,3 +42,18 @@ static inline float *dti_scratch_take(float *memory, size_t *used, int64_t n) {
 static inline float dti_step_f32(const uint32_t *step, uint32_t word) {
     return dti_f32_from_bits(step[word]);
 }
+/* `rows` rows of n elements, *ld apart, from element `at` of a binding on: where they lie, or
+ * widened to the room from float `to` on, side by side; *ld is then n. */
+static const float *dti_cpu_rows(const dti_cpu_task *t, int binding, int64_t at, int64_t rows,
+                                 int64_t n, int64_t *ld, int64_t to);
+/* One such row. */
+static inline const float *dti_cpu_row(const dti_cpu_task *t, int binding, int64_t at, int64_t n,
+                                       int64_t to) {
+    return dti_cpu_rows(t, binding, at, 1, n, &(int64_t){n}, to);
+}
+/* Elements of a binding that are seen at once: `few` of those in 16 bits, else all n. */
+#define DTI_CPU_AT_ONCE(task, binding, few, n)                                                     \
+    (dti_is_half((task)->launch->dtype[binding]) ? DTI_MIN((int64_t)(few), (n)) : (n))
+/* Bytes of a worker's scratch that a launch needs, and items [begin, end) of it. */
+static size_t dti_cpu_scratch(const dti_launch *launch, int threads);
+static void dti_cpu_run(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch);

@@ -71,6 +71,14 @@ typedef struct dti_stripe {
 /* ITEM: one invocation for each item of a launch; GROUP: one workgroup for each. */
 typedef enum dti_span { DTI_SPAN_ITEM, DTI_SPAN_GROUP } dti_span;
 
+/* Item i of a launch has elements [first + i * each, first + (i + 1) * each) of a binding. */
+typedef struct dti_stage {
+    int64_t each;
+    uint32_t first;
+} dti_stage;
+#define DTI_STAGE_OWN 0              /* of `each`: the kernel itself takes 16 bits there */
+#define DTI_STAGE_NONE ((int64_t)-1) /* the binding is f32 */
+
 typedef struct dti_cpu_task dti_cpu_task;
 typedef struct dti_view dti_view;
 typedef struct dti_emit dti_emit;
@@ -162,10 +170,13 @@ typedef struct dti_kernel_info {
     /* On the CPU: computes items [begin, end) of the outer index space. scratch: this worker's,
      * 64-byte aligned, scratch_bytes() long. */
     void (*run)(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch);
-    /* Which operands may be 16-bit floats: on the CPU any; on a device that runs workgroups these
-     * (dti_launch_takes_half), and NULL is none. */
+    /* Which operands may be 16-bit floats: on the CPU; on a device that runs workgroups
+     * (dti_launch_takes_half), where NULL is none. */
     bool halves;
     bool (*grid_halves)(const dti_launch *launch, int binding);
+    /* Which elements of binding b items have, of a kernel that is given floats in their place
+     * (stage.c). NULL: it takes 16 bits itself, of any binding. */
+    dti_stage (*stage)(const dti_launch *launch, int b);
     /* Least items that are worth a thread, about 16k flops; 0: one. each: the number of the word of
      * the arguments that says how long an item is, and by which the grain is divided; 0: all are
      * alike. grain_of: in place of both. */
@@ -235,7 +246,7 @@ static inline bool dti_launch_any_half(const dti_launch *launch, int binding) {
 static inline bool dti_launch_takes_half(const dti_launch *launch, int binding, bool workgroups) {
     const dti_kernel_info *kernel = dti_kernel_info_of(launch->kernel);
     if (!workgroups)
-        return kernel->halves;
+        return kernel->halves && (!kernel->stage || kernel->stage(launch, binding).each >= 0);
     return kernel->grid_halves && kernel->grid_halves(launch, binding);
 }
 /* .moves of kernels that only move words. */

@@ -5,7 +5,9 @@
 
 #define DTI_WALK_RUN                                                                               \
     128 /* floats of a buffer; three of them are 1.5 KiB, for threads' small stacks */
-#define DTI_WALK_LINE 32 /* shorter inner axes are gathered across lines */
+#define DTI_WALK_LINE 32     /* shorter inner axes are gathered across lines */
+#define DTI_WALK_HALVES 1024 /* elements in 16 bits that are widened at once, to the task's room */
+_Static_assert(3 * DTI_WALK_HALVES <= DTI_ROOM, "an operand each");
 
 typedef uint32_t __attribute__((may_alias)) dti_word;
 
@@ -28,7 +30,8 @@ typedef struct dti_map {
     bool steps;       /* fn takes operands of one float */
     uint8_t dtype[3]; /* of y, a, b: floats in 16 bits are widened to buf, and narrowed from it */
     bool half;        /* one of them is in 16 bits */
-    bool raw;         /* all are, and their bits are moved */
+    bool moves;       /* fn only moves elements of one type */
+    bool raw;         /* all are in 16 bits, and their bits are moved */
 } dti_map;
 
 typedef struct dti_cursor {
@@ -74,7 +77,7 @@ static void dti_words_scatter(dti_word *to, const dti_word *from, int64_t stride
         to[i * stride] = from[i];
 }
 
-/* n <= DTI_WALK_RUN elements in 16 bits to words: the bits, or the floats. */
+/* n elements in 16 bits to words: the bits, or the floats. Apart: at most DTI_WALK_RUN. */
 static void dti_halves_gather(const dti_map *m, int operand, dti_word *to, const uint16_t *from,
                               int64_t stride, int64_t n) {
     uint16_t near[DTI_WALK_RUN];
@@ -144,8 +147,10 @@ static void dti_map_across_lines(const dti_map *m, int64_t begin, int64_t end) {
 }
 
 /* One line whose operands lie at p with inner strides s. */
-static void dti_map_line(const dti_map *m, dti_word *const p[3], const int64_t s[3], int64_t n,
+static void dti_map_line(const dti_map *m, char *const lines[3], const int64_t s[3], int64_t n,
                          int64_t first) {
+    dti_word *const p[3] = {(dti_word *)(void *)lines[0], (dti_word *)(void *)lines[1],
+                            (dti_word *)(void *)lines[2]};
     dti_word buf[3][DTI_WALK_RUN];
     bool one[3] = {false, m->steps && s[1] == 0, m->steps && s[2] == 0};
     bool direct = s[0] == 1 && (s[1] == 1 || one[1]) && (s[2] == 1 || one[2]);
@@ -167,6 +172,90 @@ static void dti_map_line(const dti_map *m, dti_word *const p[3], const int64_t s
     }
 }
 
+/* ---- Operands in 16 bits: runs of a line are widened, computed and narrowed. */
+
+/* n elements of operand t, `stride` apart, as floats: where they lie, or in buf. */
+static const float *dti_halves_operand(const dti_map *m, int t, const char *from, int64_t stride,
+                                       int64_t n, float *buf) {
+    const bool half = dti_is_half(m->dtype[t]), one = stride == 0 && m->steps;
+    if (!half && (stride == 1 || one))
+        return (const float *)(const void *)from;
+    const int64_t each = stride == 1 ? n : DTI_WALK_RUN, all = one ? 1 : n;
+    for (int64_t i = 0; i < all; i += each) {
+        const int64_t run = DTI_MIN(all - i, each);
+        const void *at = from + i * stride * (half ? 2 : 4);
+        if (half)
+            dti_halves_gather(m, t, (dti_word *)buf + i, at, stride, run);
+        else
+            dti_words_gather((dti_word *)buf + i, at, stride, run);
+    }
+    return buf;
+}
+
+/* n floats to where y lies. */
+static void dti_halves_result(const dti_map *m, char *to, int64_t stride, const float *from,
+                              int64_t n) {
+    const bool half = dti_is_half(m->dtype[0]);
+    const int64_t each = stride == 1 ? n : DTI_WALK_RUN;
+    for (int64_t i = 0; i < n; i += each) {
+        const int64_t run = DTI_MIN(n - i, each);
+        void *at = to + i * stride * (half ? 2 : 4);
+        if (half)
+            dti_halves_scatter(m, at, (const dti_word *)from + i, stride, run);
+        else
+            dti_words_scatter(at, (const dti_word *)from + i, stride, run);
+    }
+}
+
+/* A line that is only moved, or whose cast is all: without a buffer. */
+static bool dti_halves_moved(const dti_map *m, char *const p[3], const int64_t s[3], int64_t n) {
+    const bool near = s[0] == 1 && s[1] == 1;
+    if (m->raw) {
+        uint16_t *to = (uint16_t *)(void *)p[0];
+        const uint16_t *from = (const uint16_t *)(const void *)p[1];
+        if (near)
+            memmove(to, from, (size_t)n * sizeof *to);
+        for (int64_t i = 0; i < n && !near; i++)
+            to[i * s[0]] = from[i * s[1]];
+        return true;
+    }
+    if (!near || !m->moves || dti_is_half(m->dtype[0]) == dti_is_half(m->dtype[1]))
+        return false;
+    if (dti_is_half(m->dtype[0]))
+        m->task->k->narrow[m->dtype[0]](p[0], (const float *)(const void *)p[1], n);
+    else
+        m->task->k->widen[m->dtype[1]]((float *)(void *)p[0], p[1], n);
+    return true;
+}
+
+static void dti_halves_line(const dti_map *m, char *const p[3], const int64_t s[3], int64_t n,
+                            int64_t first) {
+    float *room = m->task->room;
+    const bool direct = !dti_is_half(m->dtype[0]) && s[0] == 1;
+    if (dti_halves_moved(m, p, s, n))
+        return;
+    for (int64_t i = 0; i < n; i += DTI_WALK_HALVES) {
+        const int64_t run = DTI_MIN(n - i, DTI_WALK_HALVES);
+        char *y = p[0] + i * s[0] * (int64_t)dti_bytes(m->dtype[0], 1);
+        float *to = direct ? (float *)(void *)y : room;
+        dti_run r = {
+            .y = to, .a = to, .b = to, .a_step = 1, .b_step = 1, .n = run, .first = first + i};
+        if (m->stride[1]) {
+            const char *a = p[1] + i * s[1] * (int64_t)dti_bytes(m->dtype[1], 1);
+            r.a = dti_halves_operand(m, 1, a, s[1], run, room + DTI_WALK_HALVES);
+            r.a_step = !(m->steps && s[1] == 0);
+        }
+        if (m->stride[2]) {
+            const char *b = p[2] + i * s[2] * (int64_t)dti_bytes(m->dtype[2], 1);
+            r.b = dti_halves_operand(m, 2, b, s[2], run, room + 2 * DTI_WALK_HALVES);
+            r.b_step = !(m->steps && s[2] == 0);
+        }
+        m->fn(m->task, &r);
+        if (!direct)
+            dti_halves_result(m, y, s[0], to, run);
+    }
+}
+
 static void dti_map_by_lines(const dti_map *m, int64_t begin, int64_t end) {
     const int64_t inner = m->dim[DTI_AXES - 1];
     int64_t s[3];
@@ -176,11 +265,15 @@ static void dti_map_by_lines(const dti_map *m, int64_t begin, int64_t end) {
     dti_cursor_seek(&at, m->dim, begin);
     for (int64_t i = begin; i < end;) {
         int64_t run = DTI_MIN(inner - at.at[DTI_AXES - 1], end - i);
-        dti_word *p[3];
+        char *p[3];
         for (int t = 0; t < 3; t++) {
-            p[t] = m->stride[t] ? m->base[t] + dti_cursor_offset(&at, m->stride[t]) : m->base[0];
+            const int64_t from = m->stride[t] ? dti_cursor_offset(&at, m->stride[t]) : 0;
+            p[t] = (char *)m->base[m->stride[t] ? t : 0] + dti_bytes(m->dtype[t], (uint64_t)from);
         }
-        dti_map_line(m, p, s, run, i);
+        if (m->half)
+            dti_halves_line(m, p, s, run, i);
+        else
+            dti_map_line(m, p, s, run, i);
         dti_cursor_advance(&at, m->dim, (uint32_t)run);
         i += run;
     }
@@ -201,9 +294,7 @@ static bool dti_map_is_flat(const dti_map *m) {
 static void dti_map_run(const dti_map *m, int64_t begin, int64_t end) {
     if (begin >= end)
         return;
-    if (m->half) {
-        dti_map_across_lines(m, begin, end);
-    } else if (dti_map_is_flat(m)) {
+    if (!m->half && dti_map_is_flat(m)) {
         dti_word *p[3] = {m->base[0] + begin,
                           m->stride[1] ? m->base[1] + begin : m->base[0] + begin,
                           m->stride[2] ? m->base[2] + begin : m->base[0] + begin};
@@ -225,15 +316,15 @@ static void dti_map_bind(dti_map *m, int t, int b, const dti_map_args *a) {
         (dti_word *)(void *)((char *)m->task->buf[b] + dti_bytes(m->dtype[t], a->offset[b]));
 }
 
-/* reads: operands; steps: fn takes those of one float; raw: fn only moves what is of one type. */
+/* reads: operands; steps: fn takes those of one float; moves: fn only moves elements. */
 static void dti_map_launch(const dti_cpu_task *task, dti_map_fn *fn, int reads, bool steps,
-                           bool raw, int64_t begin, int64_t end) {
+                           bool moves, int64_t begin, int64_t end) {
     const dti_map_args a = dti_map_args_of(task->launch);
-    dti_map m = {.task = task, .fn = fn, .dim = a.dim, .steps = steps};
+    dti_map m = {.task = task, .fn = fn, .dim = a.dim, .steps = steps, .moves = moves};
     dti_map_bind(&m, 0, a.count - 1, &a);
     for (int t = 1; t <= reads; t++)
         dti_map_bind(&m, t, t - 1, &a);
-    m.raw = raw && m.half && m.dtype[0] == m.dtype[1];
+    m.raw = moves && m.half && m.dtype[0] == m.dtype[1];
     dti_map_run(&m, begin, end);
 }
 

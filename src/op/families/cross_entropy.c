@@ -386,17 +386,25 @@ static bool dti_xent_grid_halves(const dti_launch *l, int binding) {
     return binding == 0 || (binding == 3 && l->kernel != DTI_K_XENT);
 }
 
+/* Of WEIGHT binding 0 are targets. */
+static dti_stage dti_xent_stage(const dti_launch *l, int b) {
+    const dti_args_xent *a = &l->args.xent;
+    const bool dx = b == 3 && l->kernel == DTI_K_XENT_GRAD;
+    return (dti_stage){b == 0 || dx ? (int64_t)a->classes : DTI_STAGE_NONE,
+                       b ? a->y_offset : a->x_offset};
+}
+
 /* -> pairs [rows, 2]; spec0: DTI_XENT_*, spec1: s, spec2: 1 = rows are kept behind the pairs */
-DTI_KERNEL(XENT, xent, "rrrw", GROUP, .run = dti_cpu_xent, .grain = 4096,
-           .grid_halves = dti_xent_grid_halves, .each = DTI_WORD(xent, classes),
+DTI_KERNEL(XENT, xent, "rrrw", GROUP, .run = dti_cpu_xent, .halves = true, .stage = dti_xent_stage,
+           .grain = 4096, .grid_halves = dti_xent_grid_halves, .each = DTI_WORD(xent, classes),
            .width = dti_row_width, .tile = dti_xent_tile, .rounds = dti_xent_rounds, .passes = 3,
            .effort = dti_row_effort);
 
 /* (logits, target, s, dlogits) */
-DTI_KERNEL(XENT_GRAD, xent_grad, "rrrw", GROUP, .run = dti_cpu_xent_grad, .grain = 4096,
-           .grid_halves = dti_xent_grid_halves, .each = DTI_WORD(xent, classes),
-           .width = dti_row_width, .tile = dti_xent_tile, .rounds = dti_xent_rounds, .passes = 3,
-           .effort = dti_row_effort);
+DTI_KERNEL(XENT_GRAD, xent_grad, "rrrw", GROUP, .run = dti_cpu_xent_grad, .halves = true,
+           .stage = dti_xent_stage, .grain = 4096, .grid_halves = dti_xent_grid_halves,
+           .each = DTI_WORD(xent, classes), .width = dti_row_width, .tile = dti_xent_tile,
+           .rounds = dti_xent_rounds, .passes = 3, .effort = dti_row_effort);
 
 static bool dti_xent_dx_in_step(const dti_launch *l, int binding) {
     return binding == 0 && l->args.xent.x_offset == l->args.xent.y_offset;
@@ -407,17 +415,17 @@ DTI_KERNEL(XENT_DX, xent_dx, "rrrw", ITEM, .invocations = dti_quarter_invocation
            .grid_halves = dti_xent_grid_halves, .tile = dti_xent_tile, .rounds = dti_rounds_few,
            .in_step = dti_xent_dx_in_step);
 
-DTI_FAMILY_BY(cross_entropy, xent, .shape = dti_cross_entropy_shape,
+DTI_FAMILY_BY(cross_entropy, xent, .halves = 1, .shape = dti_cross_entropy_shape,
               .grad = dti_cross_entropy_grad_rule, .labels = dti_targets_labels,
               .weight = dti_cross_entropy_weight_of, .part = dti_cross_entropy_parted);
 
-DTI_FAMILY_BY(nll, xent, .shape = dti_cross_entropy_shape, .grad = dti_nll_grad,
+DTI_FAMILY_BY(nll, xent, .halves = 1, .shape = dti_cross_entropy_shape, .grad = dti_nll_grad,
               .labels = dti_targets_labels, .weight = dti_cross_entropy_weight_of);
 
 DTI_FAMILY_BY(cross_entropy_weight, xent, .shape = dti_term_shape);
 
-DTI_FAMILY(cross_entropy_grad, .shape = dti_cross_entropy_grad_shape,
+DTI_FAMILY(cross_entropy_grad, .halves = DTI_HALF_OUT | 1, .shape = dti_cross_entropy_grad_shape,
            .lower = dti_cross_entropy_grad_lower, .labels = dti_targets_labels);
 
-DTI_FAMILY_BY(accuracy, xent, .shape = dti_accuracy_shape, .labels = dti_targets_labels,
-              .part = dti_accuracy_parted);
+DTI_FAMILY_BY(accuracy, xent, .halves = 1, .shape = dti_accuracy_shape,
+              .labels = dti_targets_labels, .part = dti_accuracy_parted);

@@ -133,10 +133,15 @@ static void dti_dropout_tile(const dti_launch *l, uint32_t variant, uint32_t spe
     spec[2] = dti_fours(a->n, a->x_offset | a->y_offset | a->run);
 }
 
-DTI_KERNEL(DROPOUT, dropout, "rw", ITEM, .run = dti_cpu_dropout, .grain = DTI_GRAIN_FUNCTION,
-           .in_step = dti_dropout_in_step, .tile = dti_dropout_tile, .rounds = dti_rounds_few,
+static dti_stage dti_dropout_stage(const dti_launch *l, int b) {
+    return (dti_stage){1, b ? l->args.dropout.y_offset : l->args.dropout.x_offset};
+}
+
+DTI_KERNEL(DROPOUT, dropout, "rw", ITEM, .run = dti_cpu_dropout, .halves = true,
+           .stage = dti_dropout_stage, .grain = DTI_GRAIN_FUNCTION, .in_step = dti_dropout_in_step,
+           .tile = dti_dropout_tile, .rounds = dti_rounds_few,
            .invocations = dti_fours_invocations);
 
-DTI_FAMILY(dropout, .shape = dti_dropout_shape, .grad = dti_dropout_grad, .idle = dti_dropout_idle,
-           .part = dti_dropout_parted);
-DTI_FAMILY(random, .shape = dti_random_shape);
+DTI_FAMILY(dropout, .halves = DTI_HALF_ALL, .shape = dti_dropout_shape, .grad = dti_dropout_grad,
+           .idle = dti_dropout_idle, .part = dti_dropout_parted);
+DTI_FAMILY(random, .halves = DTI_HALF_OUT, .shape = dti_random_shape);

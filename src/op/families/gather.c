@@ -113,10 +113,15 @@ static void dti_gather_tile(const dti_launch *l, uint32_t variant, uint32_t spec
     spec[2] = (a->cols | a->table_offset | a->y_offset) % 4 ? 0 : DTI_FOURS;
 }
 
+static dti_stage dti_gather_stage(const dti_launch *l, int b) {
+    return (dti_stage){b == 2 ? 1 : DTI_STAGE_NONE, l->args.gather.y_offset};
+}
+
 /* (table, index, y) item = element of y */
-DTI_KERNEL(GATHER, gather, "rrw", ITEM, .run = dti_cpu_gather, .grain = DTI_GRAIN_COPY,
+DTI_KERNEL(GATHER, gather, "rrw", ITEM, .run = dti_cpu_gather, .halves = true,
+           .stage = dti_gather_stage, .grain = DTI_GRAIN_COPY,
            .divides = {1, DTI_WORD(gather, by), {DTI_WORD(gather, cols)}}, .tile = dti_gather_tile,
            .invocations = dti_fours_invocations);
 
-DTI_FAMILY(gather, .shape = dti_gather_shape, .grad = dti_gather_grad, .labels = dti_gather_labels,
-           .part = dti_gather_parted, .picks = true);
+DTI_FAMILY(gather, .halves = DTI_HALF_OUT, .shape = dti_gather_shape, .grad = dti_gather_grad,
+           .labels = dti_gather_labels, .part = dti_gather_parted, .picks = true);

@@ -425,20 +425,23 @@ static bool dti_norm_parted(dti_parting *s) {
     return whole && dti_norm_rows_parted(s) && s->in[1].axis == 0;
 }
 
-DTI_FAMILY(norm_stats, .shape = dti_norm_stats_shape, .lower = dti_norm_stats_lower,
+DTI_FAMILY(norm_stats, .halves = 1, .shape = dti_norm_stats_shape, .lower = dti_norm_stats_lower,
            .part = dti_norm_stats_parted);
 
-DTI_FAMILY(batch_stats, .shape = dti_batch_stats_shape, .lower = dti_batch_stats_lower,
+DTI_FAMILY(batch_stats, .halves = 1, .shape = dti_batch_stats_shape, .lower = dti_batch_stats_lower,
            .join = dti_batch_stats_join, .idle = dti_batch_stats_idle,
            .values = dti_batch_stats_values);
 
-DTI_FAMILY(norm, .shape = dti_shape_same, .grad = dti_norm_grad_rule, .part = dti_norm_parted);
+DTI_FAMILY(norm, .halves = DTI_HALF_OUT | 1, .shape = dti_shape_same, .grad = dti_norm_grad_rule,
+           .part = dti_norm_parted);
 
-DTI_FAMILY(norm_dx, .shape = dti_shape_same, .lower = dti_norm_dx_lower);
+DTI_FAMILY(norm_dx, .halves = DTI_HALF_OUT | 3, .shape = dti_shape_same,
+           .lower = dti_norm_dx_lower);
 
-DTI_FAMILY(norm_dw, .apart = true, .shape = dti_norm_dw_shape, .outputs = dti_norm_dw_outputs,
-           .lower = dti_norm_dw_lower);
+DTI_FAMILY(norm_dw, .halves = 5, .apart = true, .shape = dti_norm_dw_shape,
+           .outputs = dti_norm_dw_outputs, .lower = dti_norm_dw_lower);
 
-DTI_FAMILY(batch_dx, .shape = dti_shape_same, .lower = dti_batch_dx_lower);
+DTI_FAMILY(batch_dx, .halves = DTI_HALF_OUT | 3, .shape = dti_shape_same,
+           .lower = dti_batch_dx_lower);
 
 DTI_FAMILY(running, .shape = dti_shape_same, .update = dti_running_update);

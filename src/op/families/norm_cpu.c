@@ -32,32 +32,55 @@ static void dti_norm_correct(float stats[2], double sum, double squares, double 
 
 static void dti_norm_stats_columns(const dti_cpu_task *task, int64_t c, int64_t cols) {
     const dti_args_norm *a = &task->launch->args.norm;
-    const float *x = dti_cpu_in(task, 0, a->x_offset) + c;
     float *stats = dti_cpu_out(task, 1, a->s_offset) + 2 * c;
-    const int64_t rows = a->n / a->channels;
-    double sums[2][DTI_NORM_BLOCK] = {{0}};
+    const int64_t rows = a->n / a->channels, each = DTI_CPU_AT_ONCE(task, 0, DTI_SUM_CHAIN, rows);
+    double sums[3][DTI_NORM_BLOCK] = {{0}};
     float mean[DTI_NORM_BLOCK];
-    task->k->col_sum(sums[0], x, rows, cols, a->channels);
-    for (int64_t j = 0; j < cols; j++)
-        mean[j] = (float)(sums[0][j] / (double)rows);
-    memset(sums, 0, sizeof sums);
-    task->k->norm_moments((double *const[2]){sums[0], sums[1]}, x, mean, rows, cols, a->channels);
+    for (int64_t pass = 0; pass < 2; pass++) {
+        for (int64_t i = 0; i < rows; i += each) {
+            int64_t ld = a->channels, n = DTI_MIN(rows - i, each);
+            const float *x = dti_cpu_rows(task, 0, a->x_offset + c + i * ld, n, cols, &ld, 0);
+            if (pass)
+                task->k->norm_moments((double *const[2]){sums[0], sums[1]}, x, mean, n, cols, ld);
+            else
+                task->k->col_sum(sums[2], x, n, cols, ld);
+        }
+        for (int64_t j = 0; j < cols && !pass; j++)
+            mean[j] = (float)(sums[2][j] / (double)rows);
+    }
     for (int64_t j = 0; j < cols; j++) {
         stats[2 * j] = mean[j];
         dti_norm_correct(stats + 2 * j, sums[0][j], sums[1][j], (double)rows);
     }
 }
 
-/* Of `runs` runs of n values at a stride. */
-static void dti_norm_stats_runs(const dti_cpu_task *task, bool rms, float stats[2], const float *x,
+/* The sum of n values from element `at` on. */
+static float dti_norm_sum_of(const dti_cpu_task *task, int64_t at, int64_t n) {
+    const int64_t each = DTI_CPU_AT_ONCE(task, 0, 64 * DTI_SUM_CHAIN, n);
+    double sum = 0;
+    for (int64_t i = 0; i < n; i += each) {
+        const int64_t run = DTI_MIN(n - i, each);
+        sum += (double)task->k->row_sum(dti_cpu_row(task, 0, at + i, run, 0), run);
+    }
+    return (float)sum;
+}
+
+/* Of `runs` runs of n values at a stride, from element `at` on. */
+static void dti_norm_stats_runs(const dti_cpu_task *task, bool rms, float stats[2], int64_t at,
                                 int64_t n, int64_t runs, int64_t stride) {
+    const int64_t each = DTI_CPU_AT_ONCE(task, 0, 32 * DTI_SUM_CHAIN, n);
     const double count = (double)n * (double)runs;
     double sum = 0, moments[2] = {0, 0};
     for (int64_t i = 0; i < runs && !rms; i++)
-        sum += (double)task->k->row_sum(x + i * stride, n);
+        sum += (double)dti_norm_sum_of(task, at + i * stride, n);
     stats[0] = (float)(sum / count);
-    for (int64_t i = 0; i < runs; i++)
-        task->k->norm_moment(moments, x + i * stride, n, stats[0]);
+    for (int64_t i = 0; i < runs; i++) {
+        for (int64_t j = 0; j < n; j += each) {
+            const int64_t run = DTI_MIN(n - j, each);
+            task->k->norm_moment(moments, dti_cpu_row(task, 0, at + i * stride + j, run, 0), run,
+                                 stats[0]);
+        }
+    }
     stats[1] = dti_norm_variance(moments[1] / count);
     if (!rms)
         dti_norm_correct(stats, moments[0], moments[1], count);
@@ -65,7 +88,7 @@ static void dti_norm_stats_runs(const dti_cpu_task *task, bool rms, float stats[
 
 static void dti_norm_stats_group(const dti_cpu_task *task, bool rms, int64_t i) {
     const dti_args_norm *a = &task->launch->args.norm;
-    const float *x = dti_cpu_in(task, 0, a->x_offset);
+    const int64_t x = a->x_offset;
     float *stats = dti_cpu_out(task, 1, a->s_offset) + 2 * i;
     if (a->batch)
         dti_norm_stats_runs(task, rms, stats, x + i * a->spatial, a->spatial, a->cols / a->spatial,
@@ -222,7 +245,8 @@ static void dti_norm_dx_group(const dti_cpu_task *task, int64_t i) {
     const float *x = dti_cpu_in(task, 0, a->x_offset), *w = dti_cpu_in(task, 2, a->w_offset);
     float stats[2];
     double sums[2];
-    dti_norm_stats_runs(task, task->launch->spec[0] != 0, stats, x + i * a->cols, a->cols, 1, 0);
+    dti_norm_stats_runs(task, task->launch->spec[0] != 0, stats, a->x_offset + i * a->cols, a->cols,
+                        1, 0);
     dti_norm_dots_of(task, i, stats[0], sums);
     const double factor = (double)dti_norm_factor(task, stats[1]), share = factor / a->cols;
     const float b = task->launch->spec[0] ? 0.0f : (float)(-share * sums[0]);
@@ -250,13 +274,14 @@ static void dti_norm_dw_row(const dti_cpu_task *task, int64_t row, int64_t c, in
                             float *dw, float *db) {
     const dti_args_norm *a = &task->launch->args.norm;
     const float *stats = dti_cpu_in(task, 1, a->s_offset);
+    const int64_t at = row * a->channels + c;
+    const float *dy = dti_cpu_row(task, 2, a->dy_offset + at, cols, 0);
+    const float *x = dti_cpu_row(task, 0, a->x_offset + at, cols, DTI_NORM_BLOCK);
     for (int64_t j = 0, size; j < cols; j += size) {
-        const int64_t e = row * a->channels + c + j, group = e / a->cols;
+        const int64_t e = at + j, group = e / a->cols;
         const float factor = dti_norm_factor(task, stats[2 * group + 1]);
         size = DTI_MIN(cols - j, a->cols - e % a->cols);
-        task->k->norm_columns(dw + j, db + j, dti_cpu_in(task, 2, a->dy_offset) + e,
-                              dti_cpu_in(task, 0, a->x_offset) + e, stats + 2 * group, &factor, 0,
-                              size);
+        task->k->norm_columns(dw + j, db + j, dy + j, x + j, stats + 2 * group, &factor, 0, size);
     }
 }
 
@@ -276,8 +301,9 @@ static void dti_norm_dw_columns(const dti_cpu_task *task, int64_t c, int64_t col
         if (i % DTI_SUM_CHAIN == 0)
             memset(part, 0, sizeof part);
         if (a->batch)
-            task->k->norm_columns(part[0], part[1], dti_cpu_in(task, 2, a->dy_offset) + e,
-                                  dti_cpu_in(task, 0, a->x_offset) + e, mean, factor, 1, cols);
+            task->k->norm_columns(part[0], part[1], dti_cpu_row(task, 2, a->dy_offset + e, cols, 0),
+                                  dti_cpu_row(task, 0, a->x_offset + e, cols, DTI_NORM_BLOCK), mean,
+                                  factor, 1, cols);
         else
             dti_norm_dw_row(task, i, c, cols, part[0], part[1]);
         const bool whole = i + 1 == rows || i % DTI_SUM_CHAIN == DTI_SUM_CHAIN - 1;
@@ -292,6 +318,23 @@ static void dti_norm_dw_columns(const dti_cpu_task *task, int64_t c, int64_t col
     }
 }
 
+/* (sum of dy, sum of dy * (x - mean)) over the run of a channel that begins at element e. */
+static void dti_norm_dw_dots(const dti_cpu_task *task, int64_t e, float mean, double sums[2]) {
+    const dti_args_norm *a = &task->launch->args.norm;
+    const int64_t half = DTI_CPU_AT_ONCE(task, 0, 32 * DTI_SUM_CHAIN, a->spatial);
+    const int64_t each = DTI_CPU_AT_ONCE(task, 2, 32 * DTI_SUM_CHAIN, half);
+    sums[0] = sums[1] = 0;
+    for (int64_t i = 0; i < a->spatial; i += each) {
+        const int64_t n = DTI_MIN(a->spatial - i, each);
+        const float *dy = dti_cpu_row(task, 2, a->dy_offset + e + i, n, 0);
+        const float *x = dti_cpu_row(task, 0, a->x_offset + e + i, n, DTI_ROOM / 2);
+        double part[2];
+        task->k->norm_dots(part, dy, x, NULL, n, mean);
+        sums[0] += part[0];
+        sums[1] += part[1];
+    }
+}
+
 static void dti_norm_dw_channel(const dti_cpu_task *task, int64_t c) {
     const dti_args_norm *a = &task->launch->args.norm;
     const float *stats = dti_cpu_in(task, 1, a->s_offset);
@@ -299,9 +342,7 @@ static void dti_norm_dw_channel(const dti_cpu_task *task, int64_t c) {
     for (int64_t e = c * a->spatial; e < a->n; e += (int64_t)a->channels * a->spatial) {
         const int64_t group = a->batch ? c : e / a->cols;
         double part[2];
-        task->k->norm_dots(part, dti_cpu_in(task, 2, a->dy_offset) + e,
-                           dti_cpu_in(task, 0, a->x_offset) + e, NULL, a->spatial,
-                           stats[2 * group]);
+        dti_norm_dw_dots(task, e, stats[2 * group], part);
         const float factor = dti_norm_factor(task, stats[2 * group + 1]);
         double product = (double)(float)part[1] * (double)factor;
         sums[0] += product; /* exact, as in dti_norm_dots_of */
@@ -526,10 +567,38 @@ static uint64_t dti_norm_rounds(const dti_launch *l, uint32_t local) {
            dti_rounds_of(a->chunks, 2, local);
 }
 
+/* ---- Operands in 16 bits: x and dy of what adds up, and all but statistics and weights of what
+ * goes item by item. */
+
+static dti_stage dti_norm_sums_stage(const dti_launch *l, int b) {
+    return (dti_stage){b % 2 ? DTI_STAGE_NONE : DTI_STAGE_OWN, 0};
+}
+
+/* A group that lies apart has no run of elements. */
+static dti_stage dti_norm_group_stage(const dti_launch *l, int b) {
+    const dti_args_norm *a = &l->args.norm;
+    const bool apart = a->batch && (l->spec[2] & DTI_NORM_GROUP_WHOLE);
+    if (b % 2 || apart)
+        return (dti_stage){DTI_STAGE_NONE, 0};
+    return (dti_stage){dti_norm_unit(a), b ? a->y_offset : a->x_offset};
+}
+
+/* (x, -, -, y), or where there is a gradient (x, dy, -, dx) */
+static dti_stage dti_norm_stage(const dti_launch *l, int b) {
+    const dti_args_norm *a = &l->args.norm;
+    const bool plain = l->kernel == DTI_K_NORM;
+    if (b == 2 || (b == 1 && plain))
+        return (dti_stage){DTI_STAGE_NONE, 0};
+    return (dti_stage){dti_norm_unit(a), b == 0   ? a->x_offset
+                                         : b == 1 ? a->dy_offset
+                                                  : a->y_offset};
+}
+
 /* (x, stats, and the pairs of chunks) item = chunk; spec0: 1 = RMS */
-DTI_KERNEL(NORM_STATS, norm_stats, "rw", GROUP, .run = dti_cpu_norm_stats,
-           .outer = dti_cpu_items_norm_groups, .grain_of = dti_cpu_grain_norm_groups,
-           .tile = dti_norm_stats_tile, .rounds = dti_norm_rounds, .effort = dti_norm_stats_effort);
+DTI_KERNEL(NORM_STATS, norm_stats, "rw", GROUP, .run = dti_cpu_norm_stats, .halves = true,
+           .stage = dti_norm_sums_stage, .outer = dti_cpu_items_norm_groups,
+           .grain_of = dti_cpu_grain_norm_groups, .tile = dti_norm_stats_tile,
+           .rounds = dti_norm_rounds, .effort = dti_norm_stats_effort);
 
 static dti_effort dti_norm_group_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     return dti_norm_groups_effort(&l->args.norm, l->spec[2] & DTI_NORM_GROUP_WHOLE ? 3 : 1, local);
@@ -548,10 +617,11 @@ static uint64_t dti_norm_width(const dti_launch *l) {
 
 /* (x, w and b, y, stats and pairs) item = chunk; spec0: DTI_NORM_*; spec1; spec2:
  * DTI_NORM_GROUP_* */
-DTI_KERNEL(NORM_GROUP, norm_group, "rrwu", GROUP, .run = dti_cpu_norm_group,
-           .outer = dti_cpu_items_norm_group, .grain_of = dti_cpu_grain_norm_group,
-           .scratch_bytes = dti_cpu_scratch_norm, .takes = dti_norm_takes, .width = dti_norm_width,
-           .tile = dti_norm_group_tile, .rounds = dti_norm_rounds, .effort = dti_norm_group_effort);
+DTI_KERNEL(NORM_GROUP, norm_group, "rrwu", GROUP, .run = dti_cpu_norm_group, .halves = true,
+           .stage = dti_norm_group_stage, .outer = dti_cpu_items_norm_group,
+           .grain_of = dti_cpu_grain_norm_group, .scratch_bytes = dti_cpu_scratch_norm,
+           .takes = dti_norm_takes, .width = dti_norm_width, .tile = dti_norm_group_tile,
+           .rounds = dti_norm_rounds, .effort = dti_norm_group_effort);
 
 static dti_effort dti_norm_finish_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     return dti_effort_rows(l->items, l->args.norm.chunks, 2, local);
@@ -569,8 +639,8 @@ DTI_KERNEL(NORM_FINISH, norm_finish, "urrw", GROUP, .run = dti_cpu_norm_finish,
 
 /* Of what goes element by element. */
 #define DTI_NORM_ROW                                                                               \
-    .grain_of = dti_cpu_grain_norm, .scratch_bytes = dti_cpu_scratch_norm,                         \
-    .invocations = dti_quarter_invocations,                                                        \
+    .halves = true, .stage = dti_norm_stage, .grain_of = dti_cpu_grain_norm,                       \
+    .scratch_bytes = dti_cpu_scratch_norm, .invocations = dti_quarter_invocations,                 \
     .divides = {3,                                                                                 \
                 DTI_WORD(norm, by),                                                                \
                 {DTI_WORD(norm, spatial), DTI_WORD(norm, channels), DTI_WORD(norm, cols)}}
@@ -592,9 +662,9 @@ static uint64_t dti_norm_dx_rounds(const dti_launch *l, uint32_t local) {
 }
 
 /* (x, dy, w, dx), not batch; item = group; spec0: RMS, spec1: 1 = w */
-DTI_KERNEL(NORM_DX, norm_dx, "rrrw", GROUP, .run = dti_cpu_norm_dx,
-           .grain_of = dti_cpu_grain_norm_groups, .width = dti_norm_width, .tile = dti_norm_dx_tile,
-           .rounds = dti_norm_dx_rounds, .effort = dti_norm_dx_effort);
+DTI_KERNEL(NORM_DX, norm_dx, "rrrw", GROUP, .run = dti_cpu_norm_dx, .halves = true,
+           .stage = dti_norm_stage, .grain_of = dti_cpu_grain_norm_groups, .width = dti_norm_width,
+           .tile = dti_norm_dx_tile, .rounds = dti_norm_dx_rounds, .effort = dti_norm_dx_effort);
 
 static dti_effort dti_norm_dw_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_norm *a = &l->args.norm;
@@ -602,7 +672,8 @@ static dti_effort dti_norm_dw_effort(const dti_launch *l, uint32_t variant, uint
 }
 
 /* (x, stats, dy, dw and db, or pairs) item = chunk; spec2: 1 = of 4 channels */
-DTI_KERNEL(NORM_DW, norm_dw, "rrrw", GROUP, .run = dti_cpu_norm_dw, .outer = dti_cpu_items_norm_dw,
+DTI_KERNEL(NORM_DW, norm_dw, "rrrw", GROUP, .run = dti_cpu_norm_dw, .halves = true,
+           .stage = dti_norm_sums_stage, .outer = dti_cpu_items_norm_dw,
            .grain_of = dti_cpu_grain_norm_dw, .tile = dti_norm_dw_tile, .rounds = dti_norm_rounds,
            .effort = dti_norm_dw_effort);
 

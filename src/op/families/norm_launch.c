@@ -116,6 +116,7 @@ static bool dti_norm_takes_stats(dti_emit *e, const dti_args_norm *a, dti_view *
     *taken = list->launches[list->launch_count - 1];
     const dti_args_norm *made = &taken->args.norm;
     const bool finish = taken->kernel == DTI_K_NORM_FINISH;
+    const bool half = dti_is_half(dti_emit_in(e, 0).dtype) || dti_is_half(e->out.dtype);
     if (taken->value[finish ? 3 : 1] != stats->value || made->n != a->n ||
         list->values[stats->value].kind != DTI_VALUE_TRANSIENT)
         return false;
@@ -124,7 +125,8 @@ static bool dti_norm_takes_stats(dti_emit *e, const dti_args_norm *a, dti_view *
         own->value = stats->value = taken->value[0];
         own->offset = stats->offset = 0;
     } else if (taken->kernel != DTI_K_NORM_STATS || made->chunks != 1 ||
-               (made->batch && made->spatial == 1)) { /* the CPU goes over rows of all channels */
+               (made->batch && (made->spatial == 1 || half))) { /* the CPU goes over rows of all
+                                                                   channels, or over planes */
         return false;
     }
     list->launch_count--;

@@ -9,7 +9,7 @@
 /* ---- Shapes */
 
 static bool dti_plane_fits(dti_build *b) {
-    if (!dti_build_f32(b))
+    if (!dti_build_real(b))
         return false;
     if (b->in[0]->shape.rank != 3)
         return dti_build_fail(b, "the image must be [channels, height, width]%s",
@@ -245,18 +245,22 @@ DT_API dt_tensor dt_resize(dt_tensor x, int64_t height, int64_t width, dt_resize
 
 /* ---- Rows of the tables */
 
-DTI_FAMILY_BY(max_pool2d, pool, .shape = dti_max_pool2d_shape, .grad = dti_max_pool2d_grad_rule);
+DTI_FAMILY_BY(max_pool2d, pool, .halves = DTI_HALF_ALL, .shape = dti_max_pool2d_shape,
+              .grad = dti_max_pool2d_grad_rule);
 
-DTI_FAMILY_BY(max_pool2d_at, pool, .shape = dti_max_pool2d_at_shape,
+DTI_FAMILY_BY(max_pool2d_at, pool, .halves = DTI_HALF_ALL, .shape = dti_max_pool2d_at_shape,
               .grad = dti_max_pool2d_at_grad);
 
-DTI_FAMILY_BY(max_pool2d_grad, pool, .shape = dti_max_pool2d_grad_shape,
+DTI_FAMILY_BY(max_pool2d_grad, pool, .halves = DTI_HALF_ALL, .shape = dti_max_pool2d_grad_shape,
               .grad = dti_max_pool2d_at_grad);
 
-DTI_FAMILY_BY(avg_pool2d, pool, .shape = dti_avg_pool2d_shape, .grad = dti_plane_grad);
+DTI_FAMILY_BY(avg_pool2d, pool, .halves = DTI_HALF_ALL, .shape = dti_avg_pool2d_shape,
+              .grad = dti_plane_grad);
 
-DTI_FAMILY_BY(avg_pool2d_grad, pool, .shape = dti_avg_pool2d_grad_shape, .grad = dti_plane_grad);
+DTI_FAMILY_BY(avg_pool2d_grad, pool, .halves = DTI_HALF_ALL, .shape = dti_avg_pool2d_grad_shape,
+              .grad = dti_plane_grad);
 
-DTI_FAMILY(resize, .shape = dti_resize_shape, .grad = dti_plane_grad);
+DTI_FAMILY(resize, .halves = DTI_HALF_ALL, .shape = dti_resize_shape, .grad = dti_plane_grad);
 
-DTI_FAMILY_BY(resize_grad, resize, .shape = dti_resize_shape, .grad = dti_plane_grad);
+DTI_FAMILY_BY(resize_grad, resize, .halves = DTI_HALF_ALL, .shape = dti_resize_shape,
+              .grad = dti_plane_grad);

@@ -376,8 +376,19 @@ static uint64_t dti_resize_grad_rounds(const dti_launch *l, uint32_t local) {
     return rows * (cols + 1) + DTI_ROUNDS_FEW;
 }
 
+/* Planes, of which the smaller is y. */
+static dti_stage dti_pool_stage(const dti_launch *l, int b) {
+    const dti_args_pool *a = &l->args.pool;
+    const bool max = l->kernel == DTI_K_MAX_POOL || l->kernel == DTI_K_MAX_POOL_GRAD;
+    const int y = l->kernel == DTI_K_MAX_POOL ? 2 : l->kernel == DTI_K_AVG_POOL_GRAD ? 0 : 1;
+    if (b == y)
+        return (dti_stage){(int64_t)a->oh * a->ow, a->y_offset};
+    return (dti_stage){(int64_t)a->ih * a->iw, max && b > 0 ? a->g_offset : a->x_offset};
+}
+
 #define DTI_POOL_ROW                                                                               \
-    .outer = dti_cpu_items_planes, .grain_of = dti_cpu_grain_pool,                                 \
+    .halves = true, .stage = dti_pool_stage, .outer = dti_cpu_items_planes,                        \
+    .grain_of = dti_cpu_grain_pool,                                                                \
     .divides = {6,                                                                                 \
                 DTI_WORD(pool, by),                                                                \
                 {DTI_WORD(pool, ih), DTI_WORD(pool, iw), DTI_WORD(pool, oh), DTI_WORD(pool, ow),   \
@@ -399,8 +410,16 @@ DTI_KERNEL(AVG_POOL, avg_pool, "rw", ITEM, DTI_POOL_ROW, .run = dti_cpu_avg_pool
 DTI_KERNEL(AVG_POOL_GRAD, avg_pool_grad, "rw", ITEM, DTI_POOL_ROW, .run = dti_cpu_avg_pool_grad,
            .rounds = dti_pool_grad_rounds);
 
+static dti_stage dti_resize_stage(const dti_launch *l, int b) {
+    const dti_args_resize *a = &l->args.resize;
+    if (b == (l->kernel == DTI_K_RESIZE ? 1 : 0))
+        return (dti_stage){(int64_t)a->oh * a->ow, a->y_offset};
+    return (dti_stage){(int64_t)a->ih * a->iw, a->x_offset};
+}
+
 #define DTI_RESIZE_ROW                                                                             \
-    .outer = dti_cpu_items_planes, .grain_of = dti_cpu_grain_resize,                               \
+    .halves = true, .stage = dti_resize_stage, .outer = dti_cpu_items_planes,                      \
+    .grain_of = dti_cpu_grain_resize,                                                              \
     .divides = {                                                                                   \
         4,                                                                                         \
         DTI_WORD(resize, by),                                                                      \

@@ -5,7 +5,7 @@
  * rows), or a workgroup per result (rows of 64 and more). */
 
 static bool dti_reduce_shape(dti_build *b) {
-    if (!dti_build_f32(b))
+    if (!dti_build_real(b))
         return false;
     dt_shape s = b->in[0]->shape;
     const dti_attr *attr = &b->out.attr;
@@ -297,8 +297,7 @@ static float dti_reduce_fold_f32(uint32_t kind, float a, float b) {
     return kind == DTI_R_MAX ? dti_reduce_fold_max(a, b) : dti_reduce_fold_min(a, b);
 }
 
-static double dti_reduce_strided_sum(const float *x, int64_t stride, int64_t n) {
-    double sum = 0;
+static double dti_reduce_strided_sum(double sum, const float *x, int64_t stride, int64_t n) {
     for (int64_t i = 0; i < n; i++)
         sum += (double)x[i * stride];
     return sum;
@@ -334,6 +333,7 @@ static float dti_reduce_fold_row(const dti_isa_kernels *k, uint32_t kind, const 
 
 /* What all results of a launch share. */
 typedef struct dti_reduce_plan {
+    const dti_cpu_task *task;
     const dti_args_reduce *args;
     const dti_isa_kernels *k;
     uint32_t kind;
@@ -341,43 +341,64 @@ typedef struct dti_reduce_plan {
     int64_t line, line_stride; /* the inner reduced axis */
 } dti_reduce_plan;
 
-static float dti_reduce_one(const dti_reduce_plan *p, const float *x) {
+/* A line's elements from `at` on: added to *sum, or *value is the largest or smallest. */
+static void dti_reduce_line(const dti_reduce_plan *p, int64_t at, double *sum, float *value) {
+    const bool vector = p->line_stride == 1 && p->line >= 8;
+    const int64_t run = vector ? 64 * DTI_SUM_CHAIN : DTI_ROOM_ROWS; /* row_sum's own runs */
+    const int64_t each = DTI_CPU_AT_ONCE(p->task, 0, run, p->line);
+    double all = 0;
+    for (int64_t i = 0; i < p->line; i += each) {
+        const int64_t n = DTI_MIN(p->line - i, each);
+        int64_t ld = vector ? n : p->line_stride;
+        const float *x = dti_cpu_rows(p->task, 0, at + i * p->line_stride, vector ? 1 : n,
+                                      vector ? n : 1, &ld, 0);
+        if (p->kind == DTI_R_SUM && vector)
+            all += (double)p->k->row_sum(x, n);
+        else if (p->kind == DTI_R_SUM)
+            all = dti_reduce_strided_sum(all, x, ld, n);
+        else if (vector)
+            *value = dti_reduce_fold_f32(p->kind, *value, dti_reduce_fold_row(p->k, p->kind, x, n));
+        else
+            *value = dti_reduce_fold_strided(p->kind, *value, x, ld, n);
+    }
+    *sum += vector ? (double)(float)all : all;
+}
+
+static float dti_reduce_one(const dti_reduce_plan *p, int64_t at) {
     float value = dti_reduce_fold_identity(p->kind);
     double sum = 0;
     dti_lines l = dti_lines_at(p->args, p->kept, DTI_AXES - 1, 0);
-    bool vector = p->line_stride == 1 && p->line >= 8;
     do {
-        const float *from = x + l.offset;
-        if (p->kind == DTI_R_SUM)
-            sum += vector ? (double)p->k->row_sum(from, p->line)
-                          : dti_reduce_strided_sum(from, p->line_stride, p->line);
-        else
-            value = vector ? dti_reduce_fold_f32(p->kind, value,
-                                                 dti_reduce_fold_row(p->k, p->kind, from, p->line))
-                           : dti_reduce_fold_strided(p->kind, value, from, p->line_stride, p->line);
+        dti_reduce_line(p, at + l.offset, &sum, &value);
     } while (p->kept < DTI_AXES && dti_lines_next(&l));
     return p->kind == DTI_R_SUM ? (float)sum : value;
 }
 
-/* acc[0..cols) = the largest or smallest of acc and rows of x */
-static void dti_reduce_rows(const dti_reduce_plan *p, float *acc, const float *x, int64_t cols) {
+/* `rows` rows of x, ld apart, into what columns have so far. */
+static void dti_reduce_rows(const dti_reduce_plan *p, double *sums, float *acc, const float *x,
+                            int64_t rows, int64_t cols, int64_t ld) {
     const int op = p->kind == DTI_R_MAX ? DTI_B_MAXIMUM : DTI_B_MINIMUM;
-    for (int64_t j = 0; j < p->line; j++)
-        p->k->binary[op](acc, acc, 1, x + j * p->line_stride, 1, cols);
+    if (p->kind == DTI_R_SUM)
+        p->k->col_sum(sums, x, rows, cols, ld);
+    for (int64_t j = 0; j < rows && p->kind != DTI_R_SUM; j++)
+        p->k->binary[op](acc, acc, 1, x + j * ld, 1, cols);
 }
 
-static void dti_reduce_columns(const dti_reduce_plan *p, float *y, const float *x, int64_t cols) {
+static void dti_reduce_columns(const dti_reduce_plan *p, float *y, int64_t at, int64_t cols) {
     const bool sum = p->kind == DTI_R_SUM;
+    const int64_t each = DTI_CPU_AT_ONCE(p->task, 0, DTI_ROOM_ROWS, p->line);
     double sums[DTI_REDUCE_COLUMNS];
     memset(sums, 0, sum ? (size_t)(cols + 15) / 16 * 16 * sizeof *sums : 0);
     for (int64_t c = 0; c < cols && !sum; c++)
         y[c] = dti_reduce_fold_identity(p->kind);
     dti_lines l = dti_lines_at(p->args, p->kept, DTI_AXES - 1, 0);
     do {
-        if (sum)
-            p->k->col_sum(sums, x + l.offset, p->line, cols, p->line_stride);
-        else
-            dti_reduce_rows(p, y, x + l.offset, cols);
+        for (int64_t j = 0; j < p->line; j += each) {
+            const int64_t rows = DTI_MIN(p->line - j, each), from = at + l.offset;
+            int64_t ld = p->line_stride;
+            const float *x = dti_cpu_rows(p->task, 0, from + j * ld, rows, cols, &ld, 0);
+            dti_reduce_rows(p, sums, y, x, rows, cols, ld);
+        }
     } while (p->kept < DTI_AXES && dti_lines_next(&l));
     if (sum)
         p->k->narrow_sums(y, sums, cols, p->args->scale);
@@ -387,13 +408,16 @@ static void dti_reduce_columns(const dti_reduce_plan *p, float *y, const float *
 
 static void dti_cpu_reduce(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
     const dti_args_reduce *a = &task->launch->args.reduce;
-    dti_reduce_plan p = {
-        .args = a, .k = task->k, .kind = task->launch->spec[0], .kept = (int)a->kept, .line = 1};
+    dti_reduce_plan p = {.task = task,
+                         .args = a,
+                         .k = task->k,
+                         .kind = task->launch->spec[0],
+                         .kept = (int)a->kept,
+                         .line = 1};
     if (p.kept < DTI_AXES) {
         p.line = a->dim[DTI_AXES - 1];
         p.line_stride = a->x_stride[DTI_AXES - 1];
     }
-    const float *x = dti_cpu_in(task, 0, a->x_offset);
     float *y = dti_cpu_out(task, 1, a->y_offset);
     if (a->r == 0) {
         for (int64_t i = begin; i < end; i++)
@@ -405,13 +429,13 @@ static void dti_cpu_reduce(const dti_cpu_task *task, int64_t begin, int64_t end,
     dti_lines l = dti_lines_at(a, 0, p.kept, begin);
     for (int64_t i = begin; i < end;) {
         if (!columns) {
-            y[i++] = dti_reduce_one(&p, x + l.offset) * a->scale;
+            y[i++] = dti_reduce_one(&p, a->x_offset + l.offset) * a->scale;
             dti_lines_next(&l);
             continue;
         }
         int64_t cols =
             DTI_MIN(DTI_MIN((int64_t)a->dim[inner] - l.at[inner], end - i), DTI_REDUCE_COLUMNS);
-        dti_reduce_columns(&p, y + i, x + l.offset, cols);
+        dti_reduce_columns(&p, y + i, a->x_offset + l.offset, cols);
         l.at[inner] += (uint32_t)cols - 1; /* dti_lines_next does the last */
         l.offset += cols - 1;
         dti_lines_next(&l);
@@ -456,10 +480,15 @@ static uint64_t dti_reduce_rounds(const dti_launch *l, uint32_t local) {
     return (dti_reduce_is_line(&l->args.reduce) ? own / 8 + 9 : own + 1) + 16;
 }
 
+/* Results lie one behind the other. */
+static dti_stage dti_reduce_stage(const dti_launch *l, int b) {
+    return (dti_stage){b ? 1 : DTI_STAGE_OWN, b ? l->args.reduce.y_offset : 0};
+}
+
 #define DTI_REDUCE_DIM(axis) DTI_WORD(reduce, dim) + axis
 #define DTI_REDUCE_ANY                                                                             \
-    .run = dti_cpu_reduce, .grain = 16384, .each = DTI_WORD(reduce, r), .tile = dti_reduce_tile,   \
-    .effort = dti_reduce_effort,                                                                   \
+    .halves = true, .stage = dti_reduce_stage, .run = dti_cpu_reduce, .grain = 16384,              \
+    .each = DTI_WORD(reduce, r), .tile = dti_reduce_tile, .effort = dti_reduce_effort,             \
     .divides = {6,                                                                                 \
                 DTI_WORD(reduce, by),                                                              \
                 {DTI_REDUCE_DIM(0), DTI_REDUCE_DIM(1), DTI_REDUCE_DIM(2), DTI_REDUCE_DIM(3),       \
@@ -481,4 +510,4 @@ DTI_KERNEL(REDUCE_COLUMN, reduce_column, "rw", GROUP, DTI_REDUCE_ANY, .local = {
 DTI_KERNEL(REDUCE_ROW, reduce_row, "rw", GROUP, DTI_REDUCE_ANY, .width = dti_row_length,
            .rounds = dti_reduce_rounds);
 
-DTI_FAMILY(reduce, .shape = dti_reduce_shape, .grad = dti_reduce_grad);
+DTI_FAMILY(reduce, .halves = DTI_HALF_ALL, .shape = dti_reduce_shape, .grad = dti_reduce_grad);

@@ -92,18 +92,29 @@ static uint64_t dti_softmax_rounds(const dti_launch *l, uint32_t local) {
     return dti_rounds_of(dti_row_width(l), 3, local);
 }
 
+/* Rows of (x, y) or (y, dy, dx). */
+static dti_stage dti_softmax_stage(const dti_launch *l, int b) {
+    const dti_args_rows *a = &l->args.rows;
+    const uint32_t last = l->kernel == DTI_K_SOFTMAX ? 1 : 2;
+    return (dti_stage){a->cols, b == 0                ? a->x_offset
+                                : (uint32_t)b == last ? a->y_offset
+                                                      : a->dy_offset};
+}
+
 /* spec0: 1 = log */
-DTI_KERNEL(SOFTMAX, softmax, "rw", GROUP, .run = dti_cpu_softmax, .grain = 4096,
-           .grid_halves = dti_launch_any_half, .each = DTI_WORD(rows, cols), .width = dti_row_width,
-           .tile = dti_softmax_tile, .rounds = dti_softmax_rounds, .passes = 3,
-           .effort = dti_row_effort);
+DTI_KERNEL(SOFTMAX, softmax, "rw", GROUP, .run = dti_cpu_softmax, .halves = true,
+           .stage = dti_softmax_stage, .grain = 4096, .grid_halves = dti_launch_any_half,
+           .each = DTI_WORD(rows, cols), .width = dti_row_width, .tile = dti_softmax_tile,
+           .rounds = dti_softmax_rounds, .passes = 3, .effort = dti_row_effort);
 
 /* (y, dy, dx); spec0: 1 = log */
-DTI_KERNEL(SOFTMAX_GRAD, softmax_grad, "rrw", GROUP, .run = dti_cpu_softmax_grad, .grain = 4096,
-           .grid_halves = dti_launch_any_half, .each = DTI_WORD(rows, cols), .width = dti_row_width,
-           .tile = dti_softmax_tile, .rounds = dti_softmax_rounds, .passes = 2,
-           .effort = dti_row_effort);
+DTI_KERNEL(SOFTMAX_GRAD, softmax_grad, "rrw", GROUP, .run = dti_cpu_softmax_grad, .halves = true,
+           .stage = dti_softmax_stage, .grain = 4096, .grid_halves = dti_launch_any_half,
+           .each = DTI_WORD(rows, cols), .width = dti_row_width, .tile = dti_softmax_tile,
+           .rounds = dti_softmax_rounds, .passes = 2, .effort = dti_row_effort);
 
-DTI_FAMILY(softmax, .shape = dti_softmax_shape, .grad = dti_softmax_grad_rule);
+DTI_FAMILY(softmax, .halves = DTI_HALF_ALL, .shape = dti_softmax_shape,
+           .grad = dti_softmax_grad_rule);
 
-DTI_FAMILY_BY(softmax_grad, softmax, .shape = dti_shape_same, .lower = dti_softmax_grad_lower);
+DTI_FAMILY_BY(softmax_grad, softmax, .halves = DTI_HALF_ALL, .shape = dti_shape_same,
+              .lower = dti_softmax_grad_lower);
