@@ -26,12 +26,12 @@
     X(LOG, log, "1", ROWWISE, F32, unary, DTI_U_LOG, "natural logarithm")                          \
     X(LOG1P, log1p, "1", ROWWISE, F32, unary, DTI_U_LOG1P, "log(1 + x)")                           \
     X(EXPM1, expm1, "1", ROWWISE, F32, unary, DTI_U_EXPM1, "e^x - 1")                              \
-    X(SQRT, sqrt, "1", ROWWISE, F32, unary, DTI_U_SQRT, "square root")                             \
+    X(SQRT, sqrt, "1", ROWWISE, WIDEST, unary, DTI_U_SQRT, "square root")                          \
     X(RSQRT, rsqrt, "1", ROWWISE, F32, unary, DTI_U_RSQRT, "1 / sqrt(x)")                          \
     X(RECIPROCAL, reciprocal, "1", ROWWISE, F32, unary, DTI_U_RECIPROCAL, "1 / x")                 \
     X(SQUARE, square, "1", ROWWISE, F32, unary, DTI_U_SQUARE, "x * x")                             \
-    X(SIN, sin, "1", ROWWISE, F32, unary, DTI_U_SIN, "sine")                                       \
-    X(COS, cos, "1", ROWWISE, F32, unary, DTI_U_COS, "cosine")                                     \
+    X(SIN, sin, "1", ROWWISE, WIDEST, unary, DTI_U_SIN, "sine")                                    \
+    X(COS, cos, "1", ROWWISE, WIDEST, unary, DTI_U_COS, "cosine")                                  \
     X(TANH, tanh, "1", ROWWISE, WIDEST, unary, DTI_U_TANH, "hyperbolic tangent")                   \
     X(SIGMOID, sigmoid, "1", ROWWISE, WIDEST, unary, DTI_U_SIGMOID, "1 / (1 + e^-x)")              \
     X(RELU, relu, "1", ROWWISE, WIDEST, unary, DTI_U_RELU, "max(x, 0); gradient 0 at 0")           \
@@ -47,22 +47,23 @@
       "log(1 / (1 + e^-x))")                                                                       \
     X(LOG_FLOOR, log_floor, "1", ROWWISE, F32, unary, DTI_U_LOG_FLOOR,                             \
       "max(log x, low); gradient 1 / max(x, 1e-12)")                                               \
-    X(ELU, elu, "1", ROWWISE, F32, unary, DTI_U_ELU, "x > 0 ? x : alpha * (e^x - 1)")              \
-    X(SELU, selu, "1", ROWWISE, F32, unary, DTI_U_SELU, "1.0507 (x > 0 ? x : 1.67326 (e^x - 1))")  \
-    X(MISH, mish, "1", ROWWISE, F32, unary, DTI_U_MISH, "x * tanh(softplus(x))")                   \
-    X(SOFTSIGN, softsign, "1", ROWWISE, F32, unary, DTI_U_SOFTSIGN, "x / (1 + |x|)")               \
+    X(ELU, elu, "1", ROWWISE, WIDEST, unary, DTI_U_ELU, "x > 0 ? x : alpha * (e^x - 1)")           \
+    X(SELU, selu, "1", ROWWISE, WIDEST, unary, DTI_U_SELU,                                         \
+      "1.0507 (x > 0 ? x : 1.67326 (e^x - 1))")                                                    \
+    X(MISH, mish, "1", ROWWISE, WIDEST, unary, DTI_U_MISH, "x * tanh(softplus(x))")                \
+    X(SOFTSIGN, softsign, "1", ROWWISE, WIDEST, unary, DTI_U_SOFTSIGN, "x / (1 + |x|)")            \
     X(HARDSIGMOID, hardsigmoid, "1", ROWWISE, WIDEST, unary, DTI_U_HARDSIGMOID,                    \
       "min(max(x + 3, 0), 6) / 6; gradient 0 at the ends")                                         \
     X(HARDSWISH, hardswish, "1", ROWWISE, WIDEST, unary, DTI_U_HARDSWISH,                          \
       "x * hardsigmoid(x); gradient 0 at -3, 1 at 3")                                              \
     X(CLAMP, clamp, "1", ROWWISE, WIDEST, unary, DTI_U_CLAMP,                                      \
       "min(max(x, low), high); gradient 0 at both")                                                \
-    X(ERF, erf, "1", ROWWISE, F32, unary, DTI_U_ERF, "error function")                             \
-    X(ATAN, atan, "1", ROWWISE, F32, unary, DTI_U_ATAN, "arc tangent")                             \
+    X(ERF, erf, "1", ROWWISE, WIDEST, unary, DTI_U_ERF, "error function")                          \
+    X(ATAN, atan, "1", ROWWISE, WIDEST, unary, DTI_U_ATAN, "arc tangent")                          \
     X(ERFINV, erfinv, "1", ROWWISE, F32, unary, DTI_U_ERFINV, "inverse of erf; NaN outside -1, 1") \
-    X(FLOOR, floor, "1", ROWWISE, F32, unary, DTI_U_FLOOR, "largest integer <= x; no gradient")    \
-    X(CEIL, ceil, "1", ROWWISE, F32, unary, DTI_U_CEIL, "smallest integer >= x; no gradient")      \
-    X(ROUND, round, "1", ROWWISE, F32, unary, DTI_U_ROUND,                                         \
+    X(FLOOR, floor, "1", ROWWISE, WIDEST, unary, DTI_U_FLOOR, "largest integer <= x; no gradient") \
+    X(CEIL, ceil, "1", ROWWISE, WIDEST, unary, DTI_U_CEIL, "smallest integer >= x; no gradient")   \
+    X(ROUND, round, "1", ROWWISE, WIDEST, unary, DTI_U_ROUND,                                      \
       "nearest integer, halves to even; no gradient")                                              \
     X(HEAVISIDE, heaviside, "1", ROWWISE, WIDEST, unary, DTI_U_HEAVISIDE,                          \
       "x > 0 ? 1 : 0; no gradient")                                                                \
@@ -71,7 +72,7 @@
     X(ADD, add, "2", ROWWISE, WIDEST, binary, DTI_B_ADD, "a + b")                                  \
     X(SUB, sub, "2", ROWWISE, WIDEST, binary, DTI_B_SUB, "a - b")                                  \
     X(MUL, mul, "2", ROWWISE, WIDEST, binary, DTI_B_MUL, "a * b")                                  \
-    X(DIV, div, "2", ROWWISE, F32, binary, DTI_B_DIV, "a / b")                                     \
+    X(DIV, div, "2", ROWWISE, WIDEST, binary, DTI_B_DIV, "a / b")                                  \
     X(MAXIMUM, maximum, "2", ROWWISE, WIDEST, binary, DTI_B_MAXIMUM,                               \
       "larger; gradient halved at ties")                                                           \
     X(MINIMUM, minimum, "2", ROWWISE, WIDEST, binary, DTI_B_MINIMUM,                               \
@@ -193,13 +194,13 @@
       "(x, w, targets, class weights) -> term: sum w x; weight: as cross_entropy of the targets")  \
     X(TP_LABELS, tp_labels, "1", ROWWISE, WIDEST, parted_labels, 0,                                \
       "class numbers or indices, relative to this tensor rank's part")                             \
-    X(NORM, norm, "2+", ROWWISE, F32, norm, 0,                                                     \
+    X(NORM, norm, "2+", ROWWISE, WIDEST, norm, 0,                                                  \
       "(x, stats, w, b) -> (x - mean) / sqrt(variance + eps) * w + b")                             \
-    X(NORM_DX, norm_dx, "2+", ROWWISE, F32, norm_dx, 0,                                            \
+    X(NORM_DX, norm_dx, "2+", ROWWISE, WIDEST, norm_dx, 0,                                         \
       "(x, dy, w) -> gradient of norm in x, through its statistics")                               \
     X(NORM_DW, norm_dw, "3", REDUCES, F32, norm_dw, 0,                                             \
       "(x, stats, dy) -> for each channel sum dy (x - mean) / sqrt(variance + eps), and sum dy")   \
-    X(BATCH_DX, batch_dx, "5", COUPLES, F32, batch_dx, 0,                                          \
+    X(BATCH_DX, batch_dx, "5", COUPLES, WIDEST, batch_dx, 0,                                       \
       "(x, dy, w, stats, norm_dw) -> gradient of batch norm in x")                                 \
     X(RUNNING, running, "2", NONE, F32, running, 0,                                                \
       "(running, stats) -> (1 - momentum) running + momentum * mean, or unbiased variance")        \

@@ -27,6 +27,7 @@ typedef struct dti_node {
     const char *label;  /* NULL, or a string of the application's graph */
     const void *values; /* of an input that is a constant: its values, in that graph too */
     uint32_t cast; /* under autocast: the node that has this value in the other type; 0 = none */
+    uint32_t source; /* of such a node: what it is a cast of; 0 = none */
 } dti_node;
 
 /* A function of the API whose rows have attributes that it worked out from shapes, and what it was

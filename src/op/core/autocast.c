@@ -1,10 +1,22 @@
 /* Mixed precision (PyTorch's autocast): while a graph's .autocast is set, each row that is appended
  * gets its inputs in the types that its precision asks for. LOW rows work in 16 bits, F32 rows in
- * f32, WIDEST rows in 16 bits where all that they read is. So gradient rows follow the same table
- * as those of the application. A row whose launches do not take 16 bits works in f32. Parameters
- * stay f32, and so do the sums that are their gradients. */
+ * f32, WIDEST rows in 16 bits where all operands that they take so are. So gradient rows follow the
+ * same table as those of the application. A row whose launches do not take 16 bits works in f32.
+ * Parameters stay f32, and so do the sums that are their gradients. */
 
 #define DTI_AUTOCAST_OPERANDS 2 /* of LOW rows: a bias is read as it is */
+#define DTI_AUTOCAST_PARTS 4    /* a cast of one is that of the whole */
+
+/* Whether a cast goes before a view: views of one value need one cast, which lies as it does. Of a
+ * slice, where the value has few like it. */
+static bool dti_autocast_lifts(const dt_graph *g, const dti_node *n) {
+    if (!dti_op_info_of(n->op)->family->view || n->count != 1)
+        return false;
+    const dti_node *in = &g->nodes[dti_input_id(g, n, 0)];
+    const int64_t all = dti_shape_elements(in->shape), own = dti_shape_elements(n->shape);
+    return !in->term && in->dtype == n->dtype &&
+           (all <= own || (all / DTI_AUTOCAST_PARTS <= own && all % own == 0));
+}
 
 static dt_tensor dti_autocast_to(dt_tensor x, dt_dtype to) {
     if (dti_is_nil(x))
@@ -15,46 +27,54 @@ static dt_tensor dti_autocast_to(dt_tensor x, dt_dtype to) {
     if (n->cast && x.graph->nodes[n->cast].dtype == to)
         return (dt_tensor){x.graph, n->cast};
     const bool recompute = n->recompute;
-    const dt_tensor y = dt_cast(x, to);
+    const dti_attr attr = n->attr;
+    const dti_op op = (dti_op)n->op;
+    const dt_tensor y =
+        dti_autocast_lifts(x.graph, n)
+            ? dti_append1(op, dti_autocast_to(dti_input_of(x.graph, n, 0), to), &attr)
+            : dt_cast(x, to);
     if (dti_is_nil(y))
         return y;
     dti_node_of(y)->recompute = recompute;
     dti_node_of(y)->label = dti_node_of(x)->label;
     dti_node_of(x)->cast = y.id;
+    dti_node_of(y)->source = x.id;
     return y;
 }
 
 static uint32_t dti_autocast_source(const dt_graph *g, uint32_t id) {
-    const dti_node *n = &g->nodes[id];
-    while (g->autocast && n->op == DTI_OP_CAST) {
-        const uint32_t in = dti_input_id(g, n, 0);
-        if (g->nodes[in].cast != id)
-            break;
-        n = &g->nodes[id = in];
-    }
+    while (g->autocast && g->nodes[id].source)
+        id = g->nodes[id].source;
     return id;
 }
 
-/* Whether a row's launches take all of its operands in 16 bits. */
-static bool dti_autocast_takes(const dti_op_info *info, uint32_t count) {
-    uint32_t wanted = DTI_HALF_OUT;
-    if (info->precision == DTI_PRECISION_LOW && info->family->low)
-        return true;
-    for (uint32_t i = 0; i < count && i < DTI_INPUTS_MAX; i++)
-        wanted |= info->precision != DTI_PRECISION_LOW || i < DTI_AUTOCAST_OPERANDS ? 1u << i : 0u;
-    return info->family->view || (info->family->halves & wanted) == wanted;
+/* Whether a row's launches take input i in 16 bits. */
+static bool dti_autocast_takes(const dti_op_info *info, uint32_t i) {
+    const dti_op_family *f = info->family;
+    const uint32_t bit = DTI_MIN(i, DTI_INPUTS_MAX);
+    if (info->precision == DTI_PRECISION_LOW && f->low)
+        return f->low >> bit & 1;
+    const bool operand = info->precision != DTI_PRECISION_LOW || i < DTI_AUTOCAST_OPERANDS;
+    return operand && (f->view || f->halves >> bit & 1);
 }
 
+/* Of a LOW row all operands must be taken in 16 bits; of a WIDEST row those that are decide. */
 static dt_dtype dti_autocast_type(const dti_op_info *info, const dt_tensor *in, uint32_t count) {
     const dt_dtype low = (dt_dtype)in[0].graph->autocast;
-    if (info->precision == DTI_PRECISION_F32 || !dti_autocast_takes(info, count))
-        return DT_F32;
-    for (uint32_t i = 0; i < count && info->precision == DTI_PRECISION_WIDEST; i++) {
+    const bool widest = info->precision == DTI_PRECISION_WIDEST;
+    const bool out = info->family->view || info->family->halves & DTI_HALF_OUT;
+    uint32_t taken = 0;
+    if (info->precision == DTI_PRECISION_LOW && info->family->low)
+        return low;
+    for (uint32_t i = 0; i < count; i++) {
         const dt_dtype dtype = dti_node_of(in[i])->dtype;
-        if (!dti_is_whole(dtype) && dtype != low)
+        const bool takes = dti_autocast_takes(info, i);
+        if ((!takes && !widest && i < DTI_AUTOCAST_OPERANDS) ||
+            (takes && widest && !dti_is_whole(dtype) && dtype != low))
             return DT_F32;
+        taken += takes;
     }
-    return low;
+    return info->precision == DTI_PRECISION_F32 || !out || !taken ? DT_F32 : low;
 }
 
 static const dt_tensor *dti_autocast_inputs(const dti_op_info *info, const dt_tensor *in,
@@ -66,15 +86,14 @@ static const dt_tensor *dti_autocast_inputs(const dti_op_info *info, const dt_te
     if (!count || info == dti_op_info_of(DTI_OP_CAST) || in[0].graph->error[0])
         return in;
     const dt_dtype to = dti_autocast_type(info, in, count);
-    const bool halves = info->precision == DTI_PRECISION_LOW && to != DT_F32;
-    const uint32_t low = info->family->low;
+    const bool product = info->precision == DTI_PRECISION_LOW && to != DT_F32 && !info->family->low;
     for (uint32_t i = 0; i < count; i++) {
-        const bool bias = halves && !low && i >= DTI_AUTOCAST_OPERANDS;
-        if (halves && low)
-            room[i] = dti_autocast_to(in[i], low >> i & 1 ? to : DT_F32);
+        const bool bias = product && i >= DTI_AUTOCAST_OPERANDS;
+        const dt_dtype own = bias ? (dt_dtype)dti_node_of(in[i])->dtype : DT_F32;
+        if (bias && own == DT_F32)
+            room[i] = in[i];
         else
-            room[i] =
-                bias && dti_node_of(in[i])->dtype == DT_F32 ? in[i] : dti_autocast_to(in[i], to);
+            room[i] = dti_autocast_to(in[i], bias || dti_autocast_takes(info, i) ? to : DT_F32);
     }
     return room;
 }

@@ -24,21 +24,34 @@ static void dti_cast_grad(dti_grad *g) {
         g->dx[0] = dt_cast(g->dy, from);
 }
 
-/* Whether whatever reads the row takes 16 bits there. */
-static bool dti_cast_readers_take(const dti_emit *e) {
+/* Whether whatever reads node `id`, by way of views too, takes 16 bits there. */
+static bool dti_cast_readers_take(const dti_emit *e, uint32_t id) {
     const dt_graph *g = e->graph;
     uint32_t readers = 0;
-    for (uint32_t id = 1; id < g->count; id++) {
-        const dti_node *n = &g->nodes[id];
+    for (uint32_t reader = id + 1; reader < g->count; reader++) {
+        const dti_node *n = &g->nodes[reader];
+        const dti_op_family *family = dti_op_info_of(n->op)->family;
         for (uint32_t i = 0; i < n->count; i++) {
-            if (dti_input_id(g, n, i) != e->id)
+            if (dti_input_id(g, n, i) != id)
                 continue;
-            if (i >= DTI_INPUTS_MAX || !(dti_op_info_of(n->op)->family->halves >> i & 1))
+            if (i >= DTI_INPUTS_MAX ||
+                !(family->halves >> i & 1 || (family->view && dti_cast_readers_take(e, reader))))
                 return false;
             readers++;
         }
     }
-    return readers >= e->own[e->id].uses;
+    return readers >= e->own[id].uses;
+}
+
+/* Whether a launch that binds value x, its own row's or another's, may have it in 16 bits. */
+static bool dti_cast_launch_takes(const dti_emit *e, const dti_launch *l, uint32_t x) {
+    const dti_node *n = &e->graph->nodes[l->node];
+    for (int b = 0; b < dti_kernel_info_of(l->kernel)->bindings; b++) {
+        if (l->value[b] == x && (!dti_launch_takes_half(l, b, e->workgroups) ||
+                                 !(dti_op_info_of(n->op)->family->halves & DTI_HALF_OUT)))
+            return false;
+    }
+    return true;
 }
 
 /* Whether the launches that make x, which nothing else reads, may write it in 16 bits. */
@@ -47,9 +60,7 @@ static bool dti_cast_writers_take(const dti_emit *e, const dti_view *x) {
     const dti_value *v = &e->list->values[x->value];
     const dti_op_family *f = dti_op_info_of(e->graph->nodes[id].op)->family;
     for (uint32_t k = 0; k < e->list->launch_count; k++) {
-        const dti_launch *l = &e->list->launches[k];
-        const int out = dti_launch_output(l);
-        if (l->value[out] == x->value && !dti_launch_takes_half(l, out, e->workgroups))
+        if (!dti_cast_launch_takes(e, &e->list->launches[k], x->value))
             return false;
     }
     return e->own[id].uses == 1 && v->kind == DTI_VALUE_TRANSIENT && v->part_of == x->value &&
@@ -63,7 +74,7 @@ static bool dti_cast_folds(dti_emit *e, const dti_view *x) {
     const dt_dtype to = (dt_dtype)e->node->dtype;
     if (!e->own || e->pinned || dti_is_whole(x->dtype) || dti_is_whole(to))
         return false;
-    if (to == DT_F32 && dti_cast_readers_take(e)) {
+    if (to == DT_F32 && dti_cast_readers_take(e, e->id)) {
         e->out = *x;
         return true;
     }

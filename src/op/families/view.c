@@ -188,6 +188,7 @@ static void dti_view_emit(dti_emit *e) {
     const dti_node *in = &e->graph->nodes[dti_input_id(e->graph, e->node, 0)];
     const dti_attr *attr = &e->node->attr;
     int first = DTI_AXES - in->shape.rank;
+    e->out.dtype = x.dtype;
     switch (dti_op_info_of(e->node->op)->selector) {
     case DTI_VIEW_RESHAPE:
         if (dti_view_regroup(&x, &e->out))
