@@ -100,6 +100,7 @@ typedef struct dti_gemm_chunk {
     dti_gemm_cols cols;
     const float *packed_b; /* all columns, or only an edge that is not whole vectors */
     bool pack_b, last;     /* of k */
+    bool far;              /* operands may lie where it takes time to fetch them */
 } dti_gemm_chunk;
 
 /* One tile of C on its way out of the registers: to C itself where its rows are contiguous and

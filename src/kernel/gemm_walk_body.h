@@ -278,7 +278,8 @@ static void DTI_G(rows)(const dti_gemm_block *g, const dti_gemm_chunk *chunk, in
         out.c = chunk->c + (i0 - chunk->i0) * out.c_row + j * out.c_col;
         out.bias = g->bias ? g->bias + i0 * g->bias_row + col * g->bias_col : NULL;
         out.mask = g->mask && out.last ? g->mask + (out.c - g->c) : NULL;
-        DTI_G(fetch)(chunk, &out, rows, vecs, next, a_row, q);
+        if (chunk->far)
+            DTI_G(fetch)(chunk, &out, rows, vecs, next, a_row, q);
         const bool plain = bare && (whole || (DTI_LANES > 4 && !out.add));
         DTI_N(gemm_aim)(&out, plain ? NULL : tile, vecs);
         DTI_G(tiles)
@@ -353,6 +354,7 @@ static void DTI_G(groups)(const dti_gemm_block *g, const dti_gemm_plan *plan, dt
 static void DTI_G(walk)(const dti_gemm_block *g, float *scratch) {
     const dti_gemm_plan plan = DTI_G(plan)(g);
     dti_gemm_chunk chunk = {.pack_b = plan.pack_b, .c_row = g->c_row, .c_col = g->c_col};
+    chunk.far = plan.words * g->n > 128 * 128; /* L1 and L2 have what is less */
     if (g->strip)
         chunk.c_row = DTI_GEMM_STRIP_ROW, chunk.c_col = 1;
     for (int64_t j = 0; j < g->n; j += plan.columns) {
