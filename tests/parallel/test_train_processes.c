@@ -295,7 +295,6 @@ typedef enum difference {
     DIFFER_ROWS,
     DIFFER_PARAMS,
     DIFFER_BUCKETS,
-    DIFFER_PRECISION,
     DIFFER_COMPRESS,
     DIFFER_TYPE,
     DIFFER_DROPOUT,
@@ -326,7 +325,6 @@ static const struct {
     [DIFFER_ROWS] = {".data.rows 149", ".data.rows 150"},
     [DIFFER_PARAMS] = {"'fc*.weight'", "'*'"},
     [DIFFER_BUCKETS] = {".parallel.bucket_bytes 4096", ".parallel.bucket_bytes 0"},
-    [DIFFER_PRECISION] = {".precision 1", ".precision 0"},
     [DIFFER_COMPRESS] = {".parallel.compress 1", ".parallel.compress 0"},
     [DIFFER_TYPE] = {"cast  [B, 36] of 1 (i0 4)", "cast  [B, 36] of 1 (i0 3)"},
     [DIFFER_DROPOUT] = {"dropout", "rank 0"},
@@ -353,7 +351,6 @@ static void differ_desc(dt_trainer_desc *d, difference what, bool other) {
     d->data.rows -= what == DIFFER_ROWS;
     d->params = what == DIFFER_PARAMS ? "fc*.weight" : NULL;
     d->parallel.bucket_bytes = what == DIFFER_BUCKETS ? 4096 : 0;
-    d->precision = what == DIFFER_PRECISION ? DT_PRECISION_BF16 : DT_PRECISION_F32;
     d->parallel.compress = what == DIFFER_COMPRESS ? DT_COMPRESS_BF16 : DT_COMPRESS_NONE;
 }
 

@@ -284,3 +284,79 @@ TEST(gradients_of_the_host_are_those_of_a_loss_in_mixed_precision) {
     for (int i = 0; i < WIDTH * 16; i++)
         CHECK(got[0][i] == got[1][i]);
 }
+
+/* ---- lengths and sizes */
+
+typedef struct sums { /* y = x w^T and dL/dw of L = mean(y), of positive numbers */
+    int rows, length;
+    float x_size, w_size;
+} sums;
+
+static float sums_value(int i, int j, float size) {
+    return size * (0.5f + (float)((i * 131 + j * 71 + i * j) % 97) / 97);
+}
+
+static void sums_check(const sums *s, model *m, const float *got_y, const float *got_dw) {
+    double off[2] = {0}, all[2] = {0};
+    for (int i = 0; i < s->rows; i++) {
+        double y = 0;
+        for (int k = 0; k < s->length; k++)
+            y += (double)sums_value(i, k, s->x_size) * (double)sums_value(3, k, s->w_size);
+        off[0] += ((double)got_y[i] - y) / y * (((double)got_y[i] - y) / y);
+        all[0]++;
+    }
+    for (int k = 0; k < s->length; k++) {
+        double dw = 0;
+        for (int i = 0; i < s->rows; i++)
+            dw += (double)sums_value(i, k, s->x_size) / s->rows;
+        off[1] += ((double)got_dw[k] - dw) / dw * (((double)got_dw[k] - dw) / dw);
+        all[1]++;
+    }
+    for (int i = 0; i < 2; i++)
+        test_check(sqrt(off[i] / all[i]) <= 0x1.8p-8, __FILE__, __LINE__,
+                   "%d rows of %d, of %g and %g: %s is off by %.3g (%s)", s->rows, s->length,
+                   (double)s->x_size, (double)s->w_size, i ? "the gradient" : "the value",
+                   sqrt(off[i] / all[i]), dt_ctx_error(m->ctx));
+}
+
+static void sums_run(const sums *s) {
+    model m = {0};
+    float *x = malloc(sizeof *x * (size_t)(s->rows * s->length)),
+          *y = malloc(sizeof *y * (size_t)s->rows), *w = malloc(sizeof *w * (size_t)s->length);
+    REQUIRE(x && y && w && !dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &m.ctx));
+    REQUIRE(!dt_graph_create(m.ctx, &m.graph));
+    m.x = dt_input(m.graph, "x", DT_F32, dt_dims(s->length));
+    m.y = dt_linear(m.x, weights(m.graph, "w", 1, s->length), (dt_tensor){0});
+    for (int i = 0; i < s->rows * s->length; i++)
+        x[i] = sums_value(i / s->length, i % s->length, s->x_size);
+    for (int k = 0; k < s->length; k++)
+        w[k] = sums_value(3, k, s->w_size);
+    const dt_program_desc desc = {.loss = dt_mean_loss(m.y),
+                                  .outputs = {m.y},
+                                  .batch = s->rows,
+                                  .gradients = true,
+                                  .precision = DT_PRECISION_BF16};
+    const size_t bytes = sizeof *w * (size_t)s->length;
+    REQUIRE(!dt_store_create(m.graph, &(dt_store_desc){.device = "cpu"}, &m.store));
+    REQUIRE(!dt_store_write(m.store, 0, DT_VALUE_PARAM, w, bytes));
+    REQUIRE(!dt_program_create(m.store, &desc, &m.program));
+    CHECK(!dt_program_write(m.program, m.x, x, bytes * (size_t)s->rows));
+    CHECK(!dt_program_run(m.program, NULL, NULL));
+    CHECK(!dt_program_read(m.program, m.y, y, sizeof *y * (size_t)s->rows));
+    CHECK(!dt_store_read(m.store, 0, DT_VALUE_GRADIENT, w, bytes));
+    sums_check(s, &m, y, w);
+    dt_ctx_destroy(m.ctx);
+    free(x);
+    free(y);
+    free(w);
+}
+
+TEST(sums_of_every_length_and_size_are_made_in_f32_in_mixed_precision) {
+    static const int lengths[] = {1, 2, 7, 31, 64, 257, 1000, 4097};
+    static const float sizes[][2] = {{1, 1}, {1e18f, 1e-18f}, {1e28f, 1e4f}, {1e-30f, 1e-4f}};
+    for (int i = 0; i < 8; i++)
+        for (int k = 0; k < 4; k++) {
+            sums_run(&(sums){1 + 3 * k, lengths[i], sizes[k][0], sizes[k][1]});
+            sums_run(&(sums){lengths[i], 1 + 4 * k, sizes[k][0], sizes[k][1]});
+        }
+}
