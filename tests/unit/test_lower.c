@@ -340,7 +340,8 @@ TEST(launches_that_take_no_16_bits_work_on_copies_in_f32) {
     lower_case c;
     REQUIRE(lower_open(&c, 4));
     const dt_tensor x = dt_input(c.graph, "rows", DT_BF16, dt_dims(4, 4));
-    c.program = (dt_program_desc){.outputs = {dt_softmax(x, -1)}, .batch = 4};
+    const dt_tensor y = dti_append(c.graph, DTI_OP_MSE_GRAD, (dt_tensor[]){x, x, x}, 3, NULL);
+    c.program = (dt_program_desc){.outputs = {y}, .batch = 4};
     c.desc.limits.workgroups = true;
     REQUIRE(lower_begin(&c) && lower_to(&c, "emit"));
     dti_code *code = c.w.code;
@@ -364,7 +365,7 @@ TEST(launches_that_take_no_16_bits_work_on_copies_in_f32) {
 /* Of a device that runs workgroups by binding, since C may carry sums. */
 TEST(launches_take_16_bits_by_kernel_binding_and_device) {
     const bool cpu = false, gpu = true; /* runs workgroups */
-    dti_launch gemm = {.kernel = DTI_K_GEMM}, reduce = {.kernel = DTI_K_REDUCE};
+    dti_launch gemm = {.kernel = DTI_K_GEMM}, term = {.kernel = DTI_K_TERM_GRAD};
     const dti_launch sum = {.kernel = DTI_K_PRODUCT_SUM}, copy = {.kernel = DTI_K_COPY};
     CHECK(dti_launch_takes_half(&gemm, 2, cpu) && dti_launch_takes_half(&gemm, 2, gpu));
     gemm.args.gemm.chunk = 512;
@@ -373,5 +374,5 @@ TEST(launches_take_16_bits_by_kernel_binding_and_device) {
     CHECK(dti_launch_takes_half(&gemm, 3, gpu) && !dti_launch_takes_half(&gemm, 1, gpu));
     CHECK(dti_launch_takes_half(&sum, 2, gpu) && !dti_launch_takes_half(&sum, 0, gpu));
     CHECK(dti_launch_takes_half(&copy, 1, gpu) && !dti_launch_takes_half(&sum, 2, cpu));
-    CHECK(!dti_launch_takes_half(&reduce, 0, gpu) && !dti_launch_takes_half(&reduce, 0, cpu));
+    CHECK(!dti_launch_takes_half(&term, 0, gpu) && !dti_launch_takes_half(&term, 0, cpu));
 }

@@ -87,7 +87,8 @@ static const struct kind {
     {"mlp", make_mlp, 0.02},
     {"tied weights", make_tied, 0.02},
     {"frozen weights", make_frozen, 0.02},
-    {"convolution and batch norm", make_images, 0.05},
+    /* PyTorch's: 0.16 at most of 30 seeds, where rounding moves a maximum of the pool. */
+    {"convolution and batch norm", make_images, 0.15},
     {"GRU", make_gru, 0.02},
     {"LSTM", make_lstm, 0.02},
     {"attention", make_attention, 0.02},

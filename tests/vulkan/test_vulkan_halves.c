@@ -58,7 +58,7 @@ static int halves_differ(const vulkan_call calls[2], int b, double ulps) {
 }
 
 /* The launch on the CPU and on the device: what it writes, and all beside it, is the same. */
-static void halves_compare(vulkan_rig *rig, const dti_launch *l, double ulps) {
+static void halves_job_compare(vulkan_rig *rig, const dti_launch *l, double ulps) {
     const dti_kernel_info *info = dti_kernel_info_of(l->kernel);
     vulkan_rig cpu = {.in = rig->in};
     vulkan_call calls[2] = {{.exec = NULL}};
@@ -111,7 +111,7 @@ static void halves_try_copies(vulkan_rig *rig) {
                 l.dtype[0] = (uint8_t)halves_types[t % 3];
                 l.dtype[1] = (uint8_t)halves_types[t / 3];
                 if (l.spec[0] == DTI_COPY_WORD || (i + t + m) % 4 == 0)
-                    halves_compare(rig, &l, 0);
+                    halves_job_compare(rig, &l, 0);
             }
 }
 
@@ -144,7 +144,7 @@ static void halves_try_maps(vulkan_rig *rig) {
                 all[k].dtype[0] = (uint8_t)halves_types[t % 3];
                 all[k].dtype[1] = (uint8_t)halves_types[t / 3 % 3];
                 all[k].dtype[2] = (uint8_t)halves_types[t / 9];
-                halves_compare(rig, &all[k], 1);
+                halves_job_compare(rig, &all[k], 1);
             }
         }
 }
@@ -296,7 +296,7 @@ static bool halves_open(dt_ctx *ctx, const char *device, dt_dtype type, halves_j
 }
 
 /* out: the bytes of its outputs. */
-static bool halves_run(halves_job *j, unsigned char out[HALVES_OUT][4 * 64]) {
+static bool halves_job_run(halves_job *j, unsigned char out[HALVES_OUT][4 * 64]) {
     uint16_t x[HALVES_SIZE];
     uint32_t y[HALVES_SIZE];
     for (uint32_t i = 0; i < HALVES_SIZE; i++) {
@@ -325,7 +325,7 @@ TEST(vulkan_programs_read_cast_cut_and_write_16_bits_as_the_cpu_does) {
             if (info && !info->usable)
                 continue;
             const bool good = halves_open(ctx, info ? info->id : "cpu", halves_types[type], &j) &&
-                              halves_run(&j, info ? other : cpu);
+                              halves_job_run(&j, info ? other : cpu);
             test_check(good, __FILE__, __LINE__, "%s", dt_ctx_error(ctx));
             for (int k = 0; k < HALVES_OUT && info; k++)
                 test_check(!memcmp(cpu[k], other[k], sizeof cpu[k]), __FILE__, __LINE__,

@@ -10,7 +10,8 @@
 /* Whether a cast goes before a view: views of one value need one cast, which lies as it does. Of a
  * slice, where the value has few like it. */
 static bool dti_autocast_lifts(const dt_graph *g, const dti_node *n) {
-    if (!dti_op_info_of(n->op)->family->view || n->count != 1)
+    const dti_op_info *info = dti_op_info_of(n->op);
+    if (!info->family->view || info->precision != DTI_PRECISION_WIDEST || n->count != 1)
         return false;
     const dti_node *in = &g->nodes[dti_input_id(g, n, 0)];
     const int64_t all = dti_shape_elements(in->shape), own = dti_shape_elements(n->shape);
