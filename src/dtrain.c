@@ -220,6 +220,7 @@ DTI_OPTIMIZE_END
 #ifdef DTI_COMPILES_GRAPH
 #include "optim/rate.c"
 #include "optim/average.c"
+#include "optim/stored.c"
 #include "optim/optim.c"
 #include "optim/optim_cpu.c"
 #undef DTI_OPTIONAL
@@ -307,6 +308,7 @@ DTI_OPTIMIZE_END
 #include "program/program.h"
 #ifdef DTI_COMPILES_BACKEND
 #include "program/store/init.c"
+#include "program/store/stored_values.c"
 #include "program/store/store.c"
 #include "program/store/offload.c"
 #include "program/run/finite.c"

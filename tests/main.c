@@ -122,6 +122,7 @@ static bool harness_fails(unsigned rank, unsigned device, unsigned action) {
 #include "vulkan/test_host_copy.c"
 #include "parallel/test_parallel.c"
 #include "parallel/test_compat.c"
+#include "train/test_stored.c"
 #include "unit/test_dtinfo_plan.c"
 #include "parallel/test_protocol.c"
 #include "parallel/test_plan.c"

@@ -18,7 +18,12 @@ typedef void dt_init_fn(void *user, const char *name, dt_shape shape, float *val
  *
  * host_checkpoint_steps: keeps the state on the host after every this many committed steps, for
  * dt_store_restore. It takes twice the memory of parameters, moments and counts on the host. Such a
- * step waits until they are read. dt_program_start starts no step ahead of it. */
+ * step waits until they are read. dt_program_start starts no step ahead of it.
+ *
+ * parameter_dtype DT_BF16: on the CPU. A step computes with the stored values, and gradients are
+ * f32. The update computes in f32 and is rounded stochastically: the same bits for any number of
+ * threads and replicas, and after a resume. Reading gives f32, and writing rounds to the nearest.
+ * Not with averages, .sparse groups, sharded or split parameters, or parameter servers. */
 typedef struct dt_store_desc {
     const char *device;        /* see above; NULL = "auto" */
     uint64_t seed;             /* of the initial values */
@@ -31,13 +36,17 @@ typedef struct dt_store_desc {
     /* Accept NaN and infinities in files of dt_store_load, _load_matching and _load_state.
      * dt_store_write and init accept any value. */
     bool allow_nonfinite;
+    /* What parameters are stored as: DT_F32 (0), or DT_BF16, in half of the bytes and without f32
+     * masters: see below. Buffers stay f32. */
+    dt_dtype parameter_dtype;
 } dt_store_desc;
 
 /* Creates a graph's parameters on a device, with the initial values of their dt_init. While it has
  * a store, the graph accepts no further parameters.
  * Ownership: the graph's.
  * Errors: INVALID (an op's error, with op and shapes), DEVICE (no such device, or it cannot be
- * used, or it computes a known sum wrong when it is opened), MEMORY, DEVICE_MEMORY. */
+ * used, or it computes a known sum wrong when it is opened), UNSUPPORTED (parameter_dtype on this
+ * device), MEMORY, DEVICE_MEMORY. */
 DT_API dt_result dt_store_create(dt_graph *graph, const dt_store_desc *desc, dt_store **out);
 /* Destroys a store and its programs. For a trainer's store it does nothing, and dt_ctx_error() says
  * so. */
@@ -52,6 +61,7 @@ typedef struct dt_param_info {
     bool frozen;       /* by dt_freeze: not trained */
     bool buffer;       /* made by dt_buffer: not trained, no gradient */
     uint64_t elements; /* the product of the shape's dimensions */
+    dt_dtype dtype;    /* as it is stored: DT_F32, or DT_BF16 */
 } dt_param_info;
 /* Returns the number of parameters. */
 DT_API int dt_store_param_count(const dt_store *store);
@@ -180,6 +190,15 @@ typedef struct dt_optim_group {
     bool elementwise;
 } dt_optim_group;
 
+/* What a store keeps moments as; on the CPU, for SGD, Adam, AdamW and Lion. */
+typedef enum dt_state_dtype {
+    DT_STATE_F32,  /* the default */
+    DT_STATE_BF16, /* half of the bytes, rounded stochastically */
+    /* Dettmers et al. 2022: 8 bits, in blocks of 256 with an f32 scale; 1.016 bytes an element.
+     * Parameters of fewer than 4096 elements keep f32. */
+    DT_STATE_8BIT
+} dt_state_dtype;
+
 typedef enum dt_average_kind {
     DT_AVERAGE_NONE, /* the default: no average */
     DT_AVERAGE_EMA,  /* a <- a + (1 - decay) (w - a): torch.optim.swa_utils.get_ema_multi_avg_fn */
@@ -248,6 +267,9 @@ typedef struct dt_optim_desc {
     dt_optim_group groups[DT_MAX_GROUPS - 1];
     dt_schedule schedule[DT_MAX_PHASES]; /* of the rate; {{0}}: lr in every step */
     dt_average average;                  /* {0} = none */
+    /* Of moments; 0 = DT_STATE_F32. The same in all programs of a store. Not with .average, .sparse
+     * groups, sharded or split parameters, or parameter servers. */
+    dt_state_dtype state_dtype;
 } dt_optim_desc;
 
 /* Computes the learning rate of one step of a description. A plateau is a constant here.

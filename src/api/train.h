@@ -266,6 +266,7 @@ typedef struct dt_trainer_desc {
     bool skip_empty;
     uint64_t seed;   /* of initial values, order of samples and dropout */
     bool no_shuffle; /* take the rows in order in every epoch */
+    dt_dtype parameter_dtype; /* as dt_store_desc.parameter_dtype; 0 = DT_F32 */
 
     /* Names as in dt_store_desc.device, separated by commas; NULL = "auto". "cpu:2" is two CPU
      * replicas, as "cpu,cpu". */

@@ -18,9 +18,18 @@ static dt_result dti_state_item(dti_state_file *f, uint32_t moment, const dti_pa
         snprintf(name, size, DTI_STATE_OWN "moment%u.%s", moment, node->label);
     else
         snprintf(name, size, "%s", node->label);
-    f->items[f->count++] =
-        (dti_safetensors_item){name, dti_dtype_file_name(param->dtype), node->shape.rank,
-                               node->shape.dim, dti_bytes(param->dtype, param->elements)};
+    const dt_state_dtype type = dti_stored_type(f->store, moment, param);
+    const dt_dtype dtype = type == DT_STATE_BF16 ? DT_BF16 : DT_F32;
+    dti_safetensors_item *item = &f->items[f->count];
+    *item = (dti_safetensors_item){name, dti_dtype_file_name(dtype), node->shape.rank,
+                                   node->shape.dim, dti_stored_bytes(type, param->elements)};
+    if (type == DT_STATE_8BIT) { /* blocks as they are: codes, then a scale */
+        f->raw[f->count] = (int64_t)item->bytes;
+        item->dtype = dti_dtype_file_name(DT_U8);
+        item->rank = 1;
+        item->dim = &f->raw[f->count];
+    }
+    f->count++;
     return DT_OK;
 }
 
@@ -31,8 +40,9 @@ static dt_result dti_state_open(dti_state_file *f, uint32_t moments, const char 
     f->items =
         dti_alloc_array(f->base, (size_t)n * (1 + moments) + 3 + f->extra_count, sizeof *f->items);
     f->names = dti_alloc_array(f->base, (size_t)n * (1 + moments) + 1, sizeof *f->names);
+    f->raw = dti_alloc_array(f->base, (size_t)n * (1 + moments) + 1, sizeof *f->raw);
     f->t = dti_alloc_array(f->base, (size_t)n + 1, sizeof *f->t);
-    DTI_HAVE(f->items && f->names && f->t && f->model.ok);
+    DTI_HAVE(f->items && f->names && f->raw && f->t && f->model.ok);
     for (uint32_t i = 0; i < n * (1 + moments); i++)
         DTI_TRY(dti_state_item(f, i / n, &s->layout.params[i % n]));
     f->sizes[0] = n;
@@ -53,7 +63,7 @@ static dt_result dti_state_open(dti_state_file *f, uint32_t moments, const char 
 static void dti_state_close(dti_state_file *f) {
     for (int i = 0; f->names && i < f->tensors; i++)
         dti_free(f->base, f->names[i]);
-    DTI_FREE(f->base, f->names, f->items, f->t);
+    DTI_FREE(f->base, f->names, f->items, f->raw, f->t);
     dti_text_free(&f->model);
 }
 
@@ -83,6 +93,9 @@ static dt_result dti_state_read_bytes(const dti_state_file *f, int item, uint64_
         return DT_OK;
     }
     const uint32_t kind = dti_state_kind_of(s, (uint32_t)item, &first);
+    const dti_param *p = &s->layout.params[(uint32_t)item % s->layout.param_count];
+    if (dti_store_is_stored(s, kind))
+        return dti_stored_raw(s, kind, p, offset, to, bytes, false);
     first += offset / dti_arena_bytes(1); /* pieces are of whole elements */
     return f->moments && kind
                ? f->moments(f->user, kind - 1, first, bytes / dti_arena_bytes(1), to)
@@ -168,6 +181,11 @@ static dt_result dti_state_put_t(const dti_state_file *f, const dti_checkpoint *
     return dti_store_counts(s, 0, s->layout.param_count, f->t, true);
 }
 
+static dt_result dti_state_put_raw(dt_store *s, uint32_t array, const dti_param *p,
+                                   const dt_safetensors_tensor *x) {
+    return dti_stored_raw(s, array, p, 0, (void *)(uintptr_t)x->data, x->bytes, true);
+}
+
 static dt_result dti_state_put(const dti_state_file *f, const dti_checkpoint *c) {
     const dt_store *s = f->store;
     dti_store_unbound(f->store);
@@ -176,7 +194,11 @@ static dt_result dti_state_put(const dti_state_file *f, const dti_checkpoint *c)
         const dt_safetensors_tensor *x = dti_checkpoint_find(c, f->items[i].name);
         uint64_t at;
         const uint32_t kind = dti_state_kind_of(s, (uint32_t)i, &at);
-        DTI_TRY(dti_store_array_write(f->store, kind, at, x->bytes / dti_arena_bytes(1), x->data));
+        const dti_param *p = &s->layout.params[(uint32_t)i % s->layout.param_count];
+        DTI_TRY(dti_store_is_stored(s, kind)
+                    ? dti_state_put_raw(f->store, kind, p, x)
+                    : dti_store_array_write(f->store, kind, at, x->bytes / dti_arena_bytes(1),
+                                            x->data));
     }
     return DT_OK;
 }

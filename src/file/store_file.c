@@ -1,5 +1,5 @@
-/* A store's parameters to and from a weight file, by name. Saving writes F32, or 16-bit floats that
- * are asked for, in order of creation;
+/* A store's parameters to and from a weight file, by name. Saving writes them in order of creation,
+ * in the type that is asked for, or as they are stored: F32 or BF16;
  * loading takes any float type and more tensors than the model has, and checks every parameter and
  * value before it writes the first. Optimizer state is not kept here. It uses the public store
  * functions and .allow_nonfinite only. */
@@ -42,6 +42,11 @@ static dt_result dti_store_patterns(const dt_store *s, const char *params) {
                           : DT_OK;
 }
 
+/* Of a store in BF16 rounding is exact. */
+static dt_dtype dti_store_save_dtype(const dti_saving *s, const dt_param_info *info) {
+    return s->desc.dtype == DT_F32 ? info->dtype : s->desc.dtype;
+}
+
 static dt_result dti_store_save_items(dti_saving *s) {
     const int all = dt_store_param_count(s->store);
     for (int i = 0; i < all; i++) {
@@ -50,12 +55,12 @@ static dt_result dti_store_save_items(dti_saving *s) {
         if (!dti_glob(s->desc.params, info->name))
             continue;
         s->index[s->count] = i;
-        s->items[s->count] =
-            (dti_safetensors_item){.name = info->name,
-                                   .dtype = dti_dtype_file_name(s->desc.dtype),
-                                   .rank = info->shape.rank,
-                                   .dim = info->shape.dim,
-                                   .bytes = dti_bytes(s->desc.dtype, info->elements)};
+        const dt_dtype dtype = dti_store_save_dtype(s, info);
+        s->items[s->count] = (dti_safetensors_item){.name = info->name,
+                                                    .dtype = dti_dtype_file_name(dtype),
+                                                    .rank = info->shape.rank,
+                                                    .dim = info->shape.dim,
+                                                    .bytes = dti_bytes(dtype, info->elements)};
         s->largest = DTI_MAX(s->largest, info->elements);
         s->count++;
     }
@@ -63,9 +68,9 @@ static dt_result dti_store_save_items(dti_saving *s) {
 }
 
 /* In place, to the file's type. INVALID: a finite value would become infinite. */
-static dt_result dti_store_save_round(const dti_saving *s, const char *name, float *values,
-                                      size_t count) {
-    const dt_dtype dtype = s->desc.dtype;
+static dt_result dti_store_save_round(const dti_saving *s, const dt_param_info *info, float *values) {
+    const dt_dtype dtype = dti_store_save_dtype(s, info);
+    const size_t count = (size_t)info->elements;
     /* from here on both round to infinity */
     const float most = dtype == DT_F16 ? 65520.0f : dti_f32_from_bits(0x7F7F8000);
     if (dtype == DT_F32)
@@ -75,7 +80,7 @@ static dt_result dti_store_save_round(const dti_saving *s, const char *name, flo
             return dti_fail(dti_store_base(s->store), DT_ERROR_INVALID,
                             "dt_save_desc.dtype: value %zu of \"%s\" is %g, which is infinite as "
                             "%s; save it as F32%s",
-                            i, name, (double)values[i], dti_dtype_file_name(dtype),
+                            i, info->name, (double)values[i], dti_dtype_file_name(dtype),
                             dtype == DT_F16 ? " or BF16" : "");
     const dti_operand all = {values, DT_F32, {0, 1}};
     dti_fold(values, &all, 1, count, dtype, DT_COMM_SUM, true, 1);
@@ -91,7 +96,7 @@ static dt_result dti_store_save_data(const dti_saving *s, dti_writer *w, float *
                               count * sizeof *buffer));
         told = told || dti_warn_infinite(dti_store_base(s->store), s->items[i].name, buffer, DT_F32,
                                          0, count);
-        DTI_TRY(dti_store_save_round(s, s->items[i].name, buffer, count));
+        DTI_TRY(dti_store_save_round(s, &s->infos[i], buffer));
         DTI_TRY(dti_writer_add(w, buffer, (size_t)s->items[i].bytes));
     }
     return DT_OK;
@@ -216,7 +221,8 @@ static dt_result dti_store_match(const dti_loading *l, const dt_param_info *para
 /* A value that comes in is a finite float, unless others are asked for: then what is finite in the
  * file is. */
 static dt_result dti_store_check_values(const dti_loading *l, const char *name,
-                                        const dt_safetensors_tensor *weight, uint64_t count) {
+                                        const dt_safetensors_tensor *weight, uint64_t count,
+                                        bool half) {
     const bool any = l->desc.allow_nonfinite || l->store->allow_nonfinite;
     double wide;
     dt_dtype dtype;
@@ -225,6 +231,15 @@ static dt_result dti_store_check_values(const dti_loading *l, const char *name,
     if (at < count)
         return dti_fail_infinite(dti_store_base(l->store), DT_ERROR_INVALID, l->path, name, at,
                                  "dt_load_desc, dt_store_desc or dt_trainer_desc");
+    for (at = 0; at < count && half && !any; at++) {
+        float x;
+        dti_f32_from_weight(&x, (const char *)weight->data + at * dti_dtype_bytes(dtype), dtype, 1);
+        if (dti_finite_f32(x) && !dti_finite_f32(dti_f32_from_bf16(dti_bf16_from_f32(x))))
+            return dti_fail(dti_store_base(l->store), DT_ERROR_INVALID,
+                            "%s: value %llu of \"%s\", %g, does not fit into BF16, whose largest is "
+                            "3.39e38; scale the weights, or give .parameter_dtype DT_F32",
+                            l->path, (unsigned long long)at, name, (double)x);
+    }
     for (at = 0; at < count && dtype == DT_F64; at++) {
         memcpy(&wide, (const char *)weight->data + at * sizeof wide, sizeof wide);
         if (dti_finite_f64(wide) && !dti_fits_f32(wide))
@@ -255,7 +270,8 @@ static dt_result dti_store_load_params(dti_loading *l, dti_text *text, bool writ
         l->loaded++;
         *largest = DTI_MAX(*largest, param.elements);
         if (!write) {
-            DTI_TRY(dti_store_check_values(l, name, &weight, param.elements));
+            DTI_TRY(dti_store_check_values(l, name, &weight, param.elements,
+                                           param.dtype == DT_BF16));
             continue;
         }
         dti_weight_floats(&weight, &dtype);

@@ -2,8 +2,8 @@
  * that training goes on as without a break. A file that does not fit is refused before the first
  * value is written. */
 
-/* Words of the tensor "dtrain.store", u64 each; then of each parameter the kind of optimizer, and
- * of one with an average in bits 8 to 15 1 + the moment that it is, from bit 16 on the step that it
+/* Words of the tensor "dtrain.store", u64 each; of MOMENTS bits 8 to 15 are the dt_state_dtype.
+ * Then of each parameter the kind of optimizer, and of one with an average in bits 8 to 15 1 + the moment that it is, from bit 16 on the step that it
  * counts from. */
 enum {
     DTI_STORE_VERSION,
@@ -47,7 +47,7 @@ DTI_PUBLIC(dt_store_save_state, (dt_store * s, const char *path), s, DTI_OF(dt_s
     if (!result) {
         f.words[DTI_STORE_VERSION] = DTI_STORE_NOW;
         f.words[DTI_STORE_STEP] = s->steps;
-        f.words[DTI_STORE_MOMENTS] = dti_state_moments(s);
+        f.words[DTI_STORE_MOMENTS] = dti_state_moments(s) | (uint64_t)s->layout.state << 8;
         for (uint32_t i = 0; i < s->layout.param_count; i++)
             f.words[DTI_STORE_KINDS + i] = dti_store_state_word(s, i);
         result = dti_checkpoint_write(s->base, path, f.items, f.count, dti_state_read, &f);
@@ -110,9 +110,12 @@ static dt_result dti_store_state_words(dti_state_file *f, const char *path,
     if (f->words[DTI_STORE_VERSION] != DTI_STORE_NOW)
         return dti_fail(f->base, DT_ERROR_INVALID, "%s: of version %llu; this dtrain reads %d",
                         path, (unsigned long long)f->words[DTI_STORE_VERSION], DTI_STORE_NOW);
-    if (f->words[DTI_STORE_MOMENTS] > DTI_MOMENTS_MAX + 1)
+    const uint64_t state = f->words[DTI_STORE_MOMENTS] >> 8;
+    f->words[DTI_STORE_MOMENTS] &= 0xff;
+    if (state > DT_STATE_8BIT || f->words[DTI_STORE_MOMENTS] > DTI_MOMENTS_MAX + 1)
         return dti_fail(f->base, DT_ERROR_FORMAT, "%s: it has %llu moments; there are at most %d",
                         path, (unsigned long long)f->words[DTI_STORE_MOMENTS], DTI_MOMENTS_MAX + 1);
+    DTI_TRY(dti_store_set_state(f->store, (dt_state_dtype)state, path));
     return dti_state_open(f, (uint32_t)f->words[DTI_STORE_MOMENTS], DTI_STORE_WORDS, words);
 }
 

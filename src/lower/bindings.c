@@ -77,9 +77,10 @@ static void dti_place_outputs(dti_code *code, uint32_t *pin) {
 static uint32_t dti_param_value(dti_code *code, uint32_t index, dti_value_kind kind,
                                 uint32_t slot) {
     const dti_param *param = &code->layout->params[index];
-    uint64_t at = param->offset + slot * code->layout->elements;
-    return dti_listing_value(&code->list, kind, param->dtype, param->elements,
-                             dti_bytes(param->dtype, at));
+    const uint64_t at = param->offset + slot * code->layout->elements;
+    const bool values = kind == DTI_VALUE_PARAM;
+    return dti_listing_value(&code->list, kind, values ? param->dtype : DT_F32, param->elements,
+                             dti_bytes(values ? code->layout->dtype : DT_F32, at));
 }
 
 static uint32_t dti_term_node(const dti_code *code, uint32_t i) {

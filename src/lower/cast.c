@@ -1,14 +1,30 @@
-/* Mixed precision as a pass: the rows of the application are appended again under autocast
+/* Types of 16 bits as a pass: the rows of the application are appended again under autocast
  * (op/core/autocast.c), which inserts casts, and so are the gradients' by the passes after it.
- * Nodes of the application keep their numbers; what the program reads and writes keeps its type. */
+ * Nodes of the application keep their numbers; what the program reads and writes keeps its type.
+ *
+ * Parameters that are stored in 16 bits are nodes of that type here. Without autocast all rows read
+ * them as f32; with it, a row that works in their type reads them where they lie. */
+
+/* The type that the application's graph gives a node: of parameters f32. */
+static dt_dtype dti_cast_own(const dti_node *n) {
+    return n->op == DTI_OP_PARAM ? DT_F32 : (dt_dtype)n->dtype;
+}
 
 static void dti_cast_node(dt_graph *graph, uint32_t id, uint32_t *now, dt_tensor *in) {
     const dti_node n = graph->nodes[id]; /* appending moves them */
+    bool same = !graph->autocast;
     now[id] = n.low ? dti_autocast_to((dt_tensor){graph, id}, (dt_dtype)graph->autocast).id : id;
     if (!n.count || graph->error[0])
         return;
-    for (uint32_t i = 0; i < n.count; i++)
-        in[i] = (dt_tensor){graph, now[dti_input_id(graph, &n, i)]};
+    for (uint32_t i = 0; i < n.count; i++) {
+        const uint32_t own = dti_input_id(graph, &n, i);
+        in[i] = (dt_tensor){graph, now[own]};
+        if (!graph->autocast)
+            in[i] = dti_autocast_to(in[i], dti_cast_own(&graph->nodes[own]));
+        same = same && in[i].id == own;
+    }
+    if (same)
+        return;
     const dt_tensor y = dti_append(graph, (dti_op)n.op, in, n.count, &n.attr);
     if (dti_is_nil(y))
         return;
@@ -17,11 +33,11 @@ static void dti_cast_node(dt_graph *graph, uint32_t id, uint32_t *now, dt_tensor
     dti_node_of(y)->recompute = n.recompute;
 }
 
-/* The nodes of `graph` in mixed precision; now: by each of them, the one that has its value in its
- * own type. Errors, in graph->error: what a row refuses, MEMORY. */
-static void dti_cast_graph(dt_graph *graph, uint32_t *now, dt_tensor *in) {
+/* The nodes of `graph` in mixed precision, or in their own types; now: by each of them, the one
+ * that has its value in its own type. Errors, in graph->error: what a row refuses, MEMORY. */
+static void dti_cast_graph(dt_graph *graph, dt_precision precision, uint32_t *now, dt_tensor *in) {
     const uint32_t count = graph->count;
-    graph->autocast = DT_BF16;
+    graph->autocast = precision == DT_PRECISION_BF16 ? DT_BF16 : DT_F32;
     for (uint32_t id = 1; id < count; id++)
         dti_cast_node(graph, id, now, in);
     for (uint32_t id = 1; id < count && !graph->error[0]; id++) {
@@ -30,7 +46,7 @@ static void dti_cast_graph(dt_graph *graph, uint32_t *now, dt_tensor *in) {
             n->attr.i[2] = (int32_t)now[n->attr.i[2]];
     }
     for (uint32_t id = 1; id < count && !graph->error[0]; id++) {
-        const dt_dtype own = (dt_dtype)graph->nodes[id].dtype;
+        const dt_dtype own = dti_cast_own(&graph->nodes[id]);
         if (!dti_is_whole(own))
             now[id] = dti_autocast_to((dt_tensor){graph, now[id]}, own).id;
     }
@@ -42,7 +58,7 @@ static dt_result dti_cast_find_low(const dt_graph *g, uint8_t *low) {
     dt_tensor *in = dti_alloc_array(g->base, (size_t)g->input_count + 1, sizeof *in);
     dt_result result = now && in ? dti_graph_copy(g, g->ctx, &own) : DT_ERROR_MEMORY;
     if (!result) {
-        dti_cast_graph(own, now, in);
+        dti_cast_graph(own, DT_PRECISION_BF16, now, in);
         result = own->result;
         for (uint32_t id = 1; id < g->count && !result; id++)
             low[id] = g->nodes[id].dtype == DT_F32 &&
@@ -56,12 +72,15 @@ static dt_result dti_cast_find_low(const dt_graph *g, uint8_t *low) {
 static dt_result dti_pass_cast(dti_lowering *w) {
     dti_code *code = w->code;
     dt_graph *graph = code->work;
-    if (code->desc.precision == DT_PRECISION_F32)
+    const dti_layout *l = code->layout;
+    if (code->desc.precision == DT_PRECISION_F32 && l->dtype == DT_F32)
         return DT_OK;
+    for (uint32_t i = 0; i < l->param_count; i++)
+        graph->nodes[l->params[i].node].dtype = l->params[i].dtype;
     dt_tensor *in = dti_alloc_array(graph->base, (size_t)graph->input_count + 1, sizeof *in);
     code->stands = dti_alloc_array(graph->base, graph->count, sizeof *code->stands);
     if (in && code->stands)
-        dti_cast_graph(graph, code->stands, in);
+        dti_cast_graph(graph, code->desc.precision, code->stands, in);
     dti_free(graph->base, in);
     DTI_HAVE(in && code->stands);
     return dti_describe_result(w);

@@ -54,10 +54,35 @@ static void dti_optim_groups_check(const dti_code *code, dti_text *problems) {
     }
 }
 
+/* What fewer bits cannot be combined with; a trainer's settings are looked at in train/compat.h. */
+static void dti_optim_stored_check(const dti_code *code, dti_text *problems) {
+    const dt_optim_desc *d = &code->optim;
+    const dti_optim_row *row = dti_optim_row_of(d->kind);
+    bool sparse = false;
+    for (int i = 0; i < DT_MAX_GROUPS - 1; i++)
+        sparse = sparse || d->groups[i].sparse;
+    if (d->state_dtype && row && !dti_stored_kind_fits(d->kind))
+        dti_text_add(problems,
+                     "\n- optimizer: %s has no .state_dtype but DT_STATE_F32: SGD, Adam, AdamW and "
+                     "Lion have",
+                     row->name);
+    if (code->layout->dtype != DT_F32 && dti_optim_is_whole(row))
+        dti_text_add(problems,
+                     "\n- optimizer: %s cannot be combined with .parameter_dtype = DT_BF16, as it "
+                     "needs whole parameters; use another, such as AdamW",
+                     row->name);
+    if (dti_layout_is_stored(code->layout) && (sparse || d->average.kind))
+        dti_text_add(problems,
+                     "\n- optimizer: %s cannot be combined with .parameter_dtype or .state_dtype; "
+                     "leave one out",
+                     sparse ? ".groups with .sparse" : ".average");
+}
+
 static void dti_optim_resolve(dti_code *code, dti_text *problems) {
     code->optim = dti_optim_resolved(code->desc.optim);
     dti_optim_check(&code->optim, problems);
     dti_optim_check_unused(code->desc.optim, problems);
+    dti_optim_stored_check(code, problems);
     if (!code->stage_blocks) /* the whole model's code has looked: a group may be another stage's */
         dti_optim_groups_check(code, problems);
 }
@@ -164,6 +189,20 @@ static void dti_table_own(dti_code *code) {
         code->pairs_all = code->table_entries;
 }
 
+/* Where blocks lie that are in fewer bits: the words after all entries. */
+static void dti_table_stored(const dti_code *code) {
+    const dti_layout *l = code->layout;
+    uint32_t *to = code->table + (size_t)code->table_entries * DTI_TABLE_WORDS, block = 0;
+    for (uint32_t i = 0; i < code->table_entries; i++, to += DTI_STORED_WORDS) {
+        const uint32_t word = code->table[(size_t)i * DTI_TABLE_WORDS + DTI_TABLE_PARAM];
+        const dti_param *p = &l->params[word & DTI_TABLE_INDEX];
+        const dt_state_dtype state = dti_layout_state(l, p);
+        block = word & DTI_TABLE_FIRST ? 0 : block + 1;
+        to[DTI_STORED_BLOCK] = block | (state == DT_STATE_F32 ? DTI_STORED_F32 : 0u);
+        to[DTI_STORED_STATE] = (uint32_t)dti_layout_state_at(l, p) + block * dti_stored_words(state);
+    }
+}
+
 static dt_result dti_pass_table(dti_lowering *w) {
     dti_code *code = w->code;
     dt_result result = code->has_optim ? dti_state_fits(code) : DT_OK;
@@ -175,12 +214,15 @@ static dt_result dti_pass_table(dti_lowering *w) {
         code->table_entries += dti_table_blocks(code, i, false);
     }
     code->table_entries += code->buffer_entries;
-    code->table_bytes =
-        (uint64_t)DTI_WORD_BYTES * DTI_TABLE_WORDS * DTI_MAX(code->table_entries, 1u);
+    const bool stored = dti_layout_is_stored(code->layout);
+    code->table_bytes = (uint64_t)DTI_WORD_BYTES * DTI_MAX(code->table_entries, 1u) *
+                        (DTI_TABLE_WORDS + (stored ? DTI_STORED_WORDS : 0));
     code->table = dti_alloc(code->base, (size_t)code->table_bytes);
     DTI_HAVE(code->table);
     dti_table_fill_all(code);
     dti_table_own(code);
+    if (stored)
+        dti_table_stored(code);
     return DT_OK;
 }
 
@@ -242,7 +284,7 @@ static uint64_t dti_commit_base(const dti_code *code) {
 
 static uint32_t dti_commit_arena(dti_code *code, dti_value_kind kind) {
     const dti_layout *l = code->layout;
-    return dti_listing_value(&code->list, kind, DT_F32,
+    return dti_listing_value(&code->list, kind, kind == DTI_VALUE_PARAM ? l->dtype : DT_F32,
                              dti_code_has_units(code) ? l->fixed : l->elements, 0);
 }
 
@@ -261,8 +303,7 @@ static dti_optim_site dti_commit_site(dti_code *code, dti_emit *e) {
                                   .blocks = code->own_entries,
                                   .moments = dti_optim_moments(&code->optim),
                                   .moment_fours = dti_commit_fours(code, 0),
-                                  .stride_fours =
-                                      (uint32_t)((layout->own_end - layout->own_begin) / 4),
+                                  .stride_fours = (uint32_t)(dti_state_array_words(layout) / 4),
                                   .t_offset = (uint32_t)dti_state_t_offset(code->layout),
                                   .share_offset = whole ? DTI_STATE_SHARES : 0,
                                   .pair_offset = (uint32_t)dti_state_pair_offset(layout)};
@@ -274,6 +315,7 @@ static dti_optim_site dti_commit_site(dti_code *code, dti_emit *e) {
         .state = dti_listing_value(&code->list, DTI_VALUE_STATE, DT_F32, words, 0),
         .table = dti_listing_value(&code->list, DTI_VALUE_TABLE, DT_I32, table, 0),
         .sparse = dti_code_is_sparse(code),
+        .stored = dti_layout_is_stored(layout) ? 1u + (uint32_t)layout->state : 0u,
         .args = args};
 }
 

@@ -23,9 +23,10 @@ typedef struct dti_param {
     uint32_t node;
     uint64_t offset; /* in elements, a multiple of DTI_BLOCK */
     uint64_t elements;
-    uint8_t dtype;   /* of the arenas: F32 */
+    uint8_t dtype;   /* of its values: BF16, or F32. Gradients are F32 */
     uint8_t average; /* 1 + the array of the state that its average is; 0: it has none */
-    uint64_t rest; /* where it lies in the arenas of units; DTI_NO_REST: its unit comes and goes */
+    uint64_t rest;  /* where it lies in the arenas of units; DTI_NO_REST: its unit comes and goes */
+    uint64_t state; /* dti_layout_state_at asks for it */
 } dti_param;
 
 #define DTI_NO_REST UINT64_MAX
@@ -34,6 +35,11 @@ typedef struct dti_layout {
     dti_param *params; /* in order of creation */
     uint32_t param_count;
     uint64_t elements; /* of an arena, padding included */
+    /* Of the parameter arena: F32, or BF16. Then buffers are F32 in twice the room, so places are
+     * still a multiple of the element's number. */
+    dt_dtype dtype;
+    dt_state_dtype state; /* of moments; known with the first optimizer */
+    uint64_t state_words; /* of an array of them, where they are not F32 */
     /* Whole blocks: of moments and averages the store has those of elements [own_begin, own_end)
      * alone, and an update writes no others. All of them, except with ZeRO (parallel/zero/): then
      * `parted`. */
@@ -54,10 +60,28 @@ static inline uint64_t dti_layout_away(const dti_layout *l) {
 }
 
 /* Of a graph's parameters; free it by dti_free(base, layout->params). MEMORY. */
-static dt_result dti_layout_make(dti_base *base, const dt_graph *graph, dti_layout *layout);
-/* Bytes of elements of the parameter, gradient and moment arenas, which are all of one type. */
+static dt_result dti_layout_make(dti_base *base, const dt_graph *graph, dt_dtype dtype,
+                                 dti_layout *layout);
+/* Before there are any moments. */
+static void dti_layout_set_state(dti_layout *layout, dt_state_dtype state);
+/* Bytes of elements of the gradient arena, and of others that are F32. */
 static inline uint64_t dti_arena_bytes(uint64_t elements) {
     return dti_bytes(DT_F32, elements);
+}
+/* Bytes of elements of the parameter arena. */
+static inline uint64_t dti_layout_bytes(const dti_layout *l, uint64_t elements) {
+    return dti_bytes(l->dtype, elements);
+}
+/* Whether anything is in fewer bits. */
+static inline bool dti_layout_is_stored(const dti_layout *l) {
+    return l->dtype != DT_F32 || l->state != DT_STATE_F32;
+}
+static inline dt_state_dtype dti_layout_state(const dti_layout *l, const dti_param *p) {
+    return l->state == DT_STATE_8BIT && p->elements < DTI_STORED_LEAST ? DT_STATE_F32 : l->state;
+}
+/* Where its moments begin in an array, in words. */
+static inline uint64_t dti_layout_state_at(const dti_layout *l, const dti_param *p) {
+    return l->state ? p->state : p->offset;
 }
 
 static bool dti_layout_averages(const dti_layout *layout); /* whether any has an average */
@@ -79,9 +103,12 @@ static inline uint64_t dti_state_pair_offset(const dti_layout *layout) {
 static inline uint64_t dti_state_t_offset(const dti_layout *layout) {
     return dti_state_pair_offset(layout) + dti_full_blocks(2 * layout->elements / DTI_BLOCK);
 }
+static inline uint64_t dti_state_array_words(const dti_layout *layout) {
+    return layout->state ? layout->state_words : layout->own_end - layout->own_begin;
+}
 static inline uint64_t dti_state_size(const dti_layout *layout, uint32_t moments) {
     const uint64_t t = dti_full_blocks(layout->param_count);
-    return dti_state_t_offset(layout) + t + moments * (layout->own_end - layout->own_begin);
+    return dti_state_t_offset(layout) + t + moments * dti_state_array_words(layout);
 }
 static inline uint64_t dti_state_moment_offset(const dti_layout *layout, uint32_t moment) {
     return dti_state_size(layout, moment) - layout->own_begin;

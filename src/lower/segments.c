@@ -35,7 +35,8 @@ static void dti_lower_param_gradient(dti_lowering *w, uint32_t index, const dti_
     const dti_param *param = &code->layout->params[index];
     uint32_t value = dti_param_value(code, index, DTI_VALUE_GRADIENT, 0);
     dti_view y = dti_view_dense(value, &code->work->nodes[param->node], code->batch);
-    w->bucket += dti_bytes(param->dtype, param->elements);
+    y.dtype = DT_F32;
+    w->bucket += dti_arena_bytes(param->elements);
     if (!code->desc.accumulate) {
         if (dti_lies_at(&code->list, dx, value))
             return;

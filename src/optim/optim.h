@@ -16,6 +16,8 @@ typedef struct dti_optim_site {
     const dt_optim_desc *optim;
     uint32_t params, grads, state, table; /* values; state: see lower/layout.h */
     bool sparse; /* some gradients have words that say of rows that they are 0 */
+    /* Parameters or moments are in fewer bits: 1 + dt_state_dtype of the moments; 0: none are. */
+    uint32_t stored;
     dti_args_commit args;
 } dti_optim_site;
 
@@ -50,6 +52,43 @@ typedef struct dti_optim_row {
     void (*apply)(const dti_optim_site *site, const dti_optim_matrix *m);
     bool apart;
 } dti_optim_row;
+
+/* ---- stored.c: parameters and moments in fewer bits, by blocks of DTI_BLOCK elements */
+
+#define DTI_STORED_DRAWS (DTI_BLOCK / 2) /* random words of a block: 16 bits an element */
+#define DTI_STORED_LEAST 4096            /* of fewer elements moments of 8 bits stay f32 */
+/* How much larger rounding to bf16 makes a number at most. */
+#define DTI_STORED_SLACK (1.0 + 0x1p-7)
+/* A block's words in the table of a launch, after all entries: its number in its parameter, with
+ * the flag where its moments are f32; and where they lie in an array, in words. */
+enum { DTI_STORED_BLOCK, DTI_STORED_STATE, DTI_STORED_WORDS };
+#define DTI_STORED_F32 0x80000000u
+/* The random stream of a parameter's value (0) or moment; those of ops are below 2^31. */
+#define DTI_STORED_STREAM(param, value) (0x80000000u | (value) << 27 | (param))
+
+#define DTI_MAP8_BUCKETS (23u * 64u + 1u)
+/* Of 8 bits: by code its value, and where the next one's begins; by a float's first bits the least
+ * code. */
+typedef struct dti_map8 {
+    float size[256], border[256];
+    uint8_t first[DTI_MAP8_BUCKETS];
+    uint8_t negative; /* code of the last positive value */
+} dti_map8;
+
+/* The first moment has a sign, the second has none. */
+static void dti_map8_make(dti_map8 *m, bool is_signed);
+/* Words of a block of moments: of 8 bits the codes, then the scale. */
+static inline uint32_t dti_stored_words(dt_state_dtype type) {
+    return type == DT_STATE_8BIT ? DTI_BLOCK / 4 + 1 : DTI_BLOCK / (type == DT_STATE_F32 ? 1 : 2);
+}
+static uint64_t dti_stored_bytes(dt_state_dtype type, uint64_t elements);
+/* n elements of a block. words: DTI_STORED_DRAWS, for stochastic rounding to bf16; NULL: to the
+ * nearest. */
+static void dti_stored_read(float *to, const void *from, int64_t n, dt_state_dtype type,
+                            const dti_map8 *map);
+static void dti_stored_write(void *to, const float *from, int64_t n, dt_state_dtype type,
+                             const dti_map8 *map, const uint32_t *words);
+static bool dti_stored_kind_fits(dt_optim_kind kind);
 
 static const dti_optim_row *dti_optim_row_of(dt_optim_kind kind); /* NULL: there is none */
 /* UNSUPPORTED: its kind was left out (base/optional.h). desc: NULL = none. */

@@ -254,23 +254,120 @@ static void dti_atomic_extreme(uint32_t *word, uint32_t value, bool largest) {
     }
 }
 
-static void dti_cpu_optim(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
+/* ---- values in fewer bits: a block at a time as floats (stored.c) */
+
+/* Where the block's values are stored, and the floats that stand for them. */
+typedef struct dti_cpu_stored {
+    const uint32_t *words; /* DTI_STORED_WORDS of the block */
+    void *at[DTI_OPTIM_VALUES];
+    dt_state_dtype type[DTI_OPTIM_VALUES];
+    float v[DTI_OPTIM_VALUES][DTI_BLOCK];
+    dti_map8 maps[2]; /* the first moment's, with a sign, and others' */
+} dti_cpu_stored;
+
+static void dti_cpu_stored_begin(const dti_cpu_task *task, dti_cpu_stored *s) {
+    if (task->launch->spec[2] != 1u + DT_STATE_8BIT)
+        return;
+    for (int i = 0; i < 2; i++)
+        dti_map8_make(&s->maps[i], i == 0);
+}
+
+/* In 16 bits a buffer is f32, in twice the room. */
+static void *dti_cpu_stored_value(const dti_cpu_task *task, const uint32_t *row,
+                                  const dti_cpu_stored *s) {
+    const uint64_t block = row[DTI_TABLE_BLOCK];
+    const bool half = task->launch->dtype[0] != DT_F32;
+    const uint64_t more =
+        half && row[DTI_TABLE_PARAM] & DTI_TABLE_BUFFER ? s->words[DTI_STORED_BLOCK] : 0;
+    return (char *)task->buf[0] + (block + (more & ~DTI_STORED_F32)) * DTI_BLOCK *
+                                      dti_dtype_bytes(task->launch->dtype[0]);
+}
+
+static const dti_map8 *dti_cpu_stored_map(const dti_cpu_stored *s, int value) {
+    return &s->maps[value != 1];
+}
+
+static void dti_cpu_stored_read(const dti_cpu_task *task, const uint32_t *row, dti_cpu_stored *s,
+                                dti_cpu_update *u) {
+    const dti_args_commit *a = &task->launch->args.commit;
+    const bool wide = s->words[DTI_STORED_BLOCK] & DTI_STORED_F32;
+    s->at[0] = dti_cpu_stored_value(task, row, s);
+    s->type[0] = task->launch->dtype[0] == DT_F32 ? DT_STATE_F32 : DT_STATE_BF16;
+    for (uint32_t i = 0; i < a->moments; i++) {
+        s->at[1 + i] = (uint32_t *)task->buf[2] + 4ull * (a->moment_fours + i * a->stride_fours) +
+                       s->words[DTI_STORED_STATE];
+        s->type[1 + i] = wide ? DT_STATE_F32 : (dt_state_dtype)(task->launch->spec[2] - 1);
+    }
+    for (uint32_t i = 0; i <= a->moments; i++) {
+        dti_stored_read(s->v[i], s->at[i], u->n, s->type[i], dti_cpu_stored_map(s, (int)i));
+        u->v[i] = s->v[i];
+    }
+}
+
+/* Draws hang on seed, step, parameter, value and element alone. */
+static void dti_cpu_stored_write(const dti_cpu_task *task, const uint32_t *row,
+                                 const dti_cpu_stored *s, const dti_cpu_update *u) {
+    uint32_t words[DTI_STORED_DRAWS];
+    const uint64_t seed =
+        task->step[DTI_STEP_SEED_LO] | (uint64_t)task->step[DTI_STEP_SEED_HI] << 32;
+    const uint64_t block = s->words[DTI_STORED_BLOCK] & ~DTI_STORED_F32;
+    for (uint32_t i = 0; i <= task->launch->args.commit.moments; i++) {
+        if (s->type[i] == DT_STATE_BF16)
+            task->k->philox(words, DTI_STORED_DRAWS, seed, block * DTI_STORED_DRAWS,
+                            task->step[DTI_STEP_NUMBER],
+                            DTI_STORED_STREAM(row[DTI_TABLE_PARAM] & DTI_TABLE_INDEX, i));
+        dti_stored_write(s->at[i], s->v[i], u->n, s->type[i], dti_cpu_stored_map(s, (int)i), words);
+    }
+}
+
+/* ---- the launch */
+
+/* A buffer takes what lies as its gradient. */
+static void dti_cpu_optim_buffer(const dti_cpu_task *task, const uint32_t *row,
+                                 const dti_cpu_stored *s) {
+    const int64_t at = (int64_t)row[DTI_TABLE_BLOCK] * DTI_BLOCK;
+    void *to = s ? dti_cpu_stored_value(task, row, s) : (float *)task->buf[0] + at;
+    memcpy(to, (const float *)task->buf[1] + at,
+           DTI_TABLE_USED_OF(row[DTI_TABLE_USED]) * sizeof(float));
+}
+
+/* The update of a block, or its dry pass. */
+static void dti_cpu_optim_block(const dti_cpu_task *task, const uint32_t *row, dti_cpu_update *u,
+                                dti_cpu_stored *s, uint32_t largest[DTI_OPTIM_VALUES]) {
+    uint32_t *bad_word = (uint32_t *)task->buf[2] + DTI_CONTROL_BAD;
+    const uint32_t param = row[DTI_TABLE_PARAM] & DTI_TABLE_INDEX;
+    if (s)
+        dti_cpu_stored_read(task, row, s, u);
+    if (task->launch->args.commit.flags & DTI_COMMIT_DRY) {
+        const uint32_t bad = dti_cpu_update_dry(u, largest);
+        dti_atomic_extreme(bad_word, bad < DTI_BAD_FINE ? param << 3 | bad : DTI_BAD_NONE, false);
+        return;
+    }
+    const uint32_t most = dti_cpu_update_run(u);
+    largest[0] = DTI_MAX(largest[0], most);
+    if (s)
+        dti_cpu_stored_write(task, row, s, u);
+}
+
+static void dti_cpu_optim_blocks(const dti_cpu_task *task, int64_t begin, int64_t end,
+                                 dti_cpu_stored *stored) {
     uint32_t *state = task->buf[2], largest[DTI_OPTIM_VALUES] = {0};
     const dti_args_commit *a = &task->launch->args.commit;
     const uint32_t *row = (const uint32_t *)task->buf[3] + (a->first + begin) * DTI_TABLE_WORDS;
+    const uint32_t *words = (const uint32_t *)task->buf[3] +
+                            (size_t)a->blocks * DTI_TABLE_WORDS + begin * DTI_STORED_WORDS;
     const bool dry = a->flags & DTI_COMMIT_DRY, sparse = task->launch->spec[1] & DTI_OPTIM_SPARSE;
     const bool known = a->flags & DTI_COMMIT_UNTOLD || !state[DTI_CONTROL_CHECK];
     dti_cpu_update u = {.k = task->k, .kind = task->launch->spec[0], .group = UINT32_MAX};
     if (dry ? !state[DTI_CONTROL_CHECK]
             : state[DTI_CONTROL_ABORT] || state[DTI_CONTROL_BAD] != DTI_BAD_NONE)
         return;
-    for (int64_t i = begin; i < end; i++, row += DTI_TABLE_WORDS) {
-        const uint32_t param = row[DTI_TABLE_PARAM] & DTI_TABLE_INDEX;
+    for (int64_t i = begin; i < end; i++, row += DTI_TABLE_WORDS, words += DTI_STORED_WORDS) {
+        if (stored)
+            stored->words = words;
         if (row[DTI_TABLE_PARAM] & DTI_TABLE_BUFFER) {
-            const int64_t block = (int64_t)row[DTI_TABLE_BLOCK] * DTI_BLOCK;
             if (!dry)
-                memcpy((float *)task->buf[0] + block, (const float *)task->buf[1] + block,
-                       DTI_TABLE_USED_OF(row[DTI_TABLE_USED]) * sizeof(float));
+                dti_cpu_optim_buffer(task, row, stored);
             continue;
         }
         if (dti_cpu_is_left(a, row))
@@ -282,17 +379,24 @@ static void dti_cpu_optim(const dti_cpu_task *task, int64_t begin, int64_t end, 
         dti_cpu_update_place(task, row, &u);
         if (a->flags & DTI_COMMIT_DIRECTED)
             dti_cpu_update_directed(task, &u, i);
-        if (dry) {
-            const uint32_t bad = dti_cpu_update_dry(&u, largest);
-            dti_atomic_extreme(&state[DTI_CONTROL_BAD],
-                               bad < DTI_BAD_FINE ? param << 3 | bad : DTI_BAD_NONE, false);
-            continue;
-        }
-        const uint32_t most = dti_cpu_update_run(&u);
-        largest[0] = DTI_MAX(largest[0], most);
+        dti_cpu_optim_block(task, row, &u, stored, largest);
     }
     for (int i = 0; i < DTI_OPTIM_VALUES; i++)
         dti_atomic_extreme(&state[DTI_CONTROL_LARGEST(i)], largest[i], true);
+}
+
+/* Apart: what stands for stored values takes 10 KB of stack. */
+static void dti_cpu_optim_stored(const dti_cpu_task *task, int64_t begin, int64_t end) {
+    dti_cpu_stored stored;
+    dti_cpu_stored_begin(task, &stored);
+    dti_cpu_optim_blocks(task, begin, end, &stored);
+}
+
+static void dti_cpu_optim(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
+    if (task->launch->spec[2])
+        dti_cpu_optim_stored(task, begin, end);
+    else
+        dti_cpu_optim_blocks(task, begin, end, NULL);
 }
 
 /* ---- the average of weights */
@@ -408,9 +512,9 @@ DTI_KERNEL(CLIP_FINISH, clip_finish, "ruu", GROUP, .run = dti_cpu_clip_finish,
            .rounds = dti_clip_finish_rounds, .effort = dti_clip_finish_effort);
 
 /* (params, grads, state, table) spec0: a kind, DTI_OPTIM_*; spec1: DTI_OPTIM_ROW_SPARSE |
- * _SPARSE */
+ * _SPARSE; spec2, on the CPU: dti_optim_site.stored */
 DTI_KERNEL(OPTIM, optim, "urur", GROUP, .run = dti_cpu_optim, .grain = 64, .lanes = DTI_BLOCK / 4,
-           .rounds = dti_blocks_rounds, .effort = dti_blocks_effort);
+           .halves = true, .rounds = dti_blocks_rounds, .effort = dti_blocks_effort);
 
 /* (params, state, table) */
 DTI_KERNEL(AVERAGE, average, "rur", GROUP, .run = dti_cpu_average, .grain = 64,

@@ -11,6 +11,7 @@
     X(LR_SCALE, .most = (double)FLT_MAX, .otherwise = 1.0)                                         \
     X(AVERAGE_KIND, .most = DT_AVERAGE_SWA, .kind = "a dt_average_kind, ")                         \
     X(AVERAGE_DECAY, .most = 1.0, .otherwise = 0.999, .below = true)                               \
+    X(STATE_DTYPE, .most = DT_STATE_8BIT, .kind = "a dt_state_dtype, ")                            \
     X(FROM_1, .most = 1.8446744073709552e19, .otherwise = 1.0)                                     \
     X(SCHEDULE_KIND, .most = DT_SCHEDULE_CALLBACK, .kind = "a dt_schedule_kind, ")                 \
     X(GAMMA, .most = 10.0, .otherwise = 0.1)                                                       \
@@ -49,7 +50,8 @@ DTI_RANGES(dti_optim_ranges, DTI_OPTIM_RANGES);
     X(dt_optim_desc, clip_value, F64, ALL, NUMBER, 1)                                              \
     X(dt_optim_desc, groups, OTHER, CODE, ANY, 1)                                                  \
     X(dt_optim_desc, schedule, OTHER, CODE, ANY, 1)                                                \
-    X(dt_optim_desc, average, OTHER, CODE, ANY, 1)
+    X(dt_optim_desc, average, OTHER, CODE, ANY, 1)                                                 \
+    X(dt_optim_desc, state_dtype, ENUM, ALL, STATE_DTYPE, 1)
 DTI_FIELDS(dti_optim_fields, DTI_OPTIM_FIELDS, dti_optim_ranges);
 
 #define DTI_GROUP_FIELDS(X)                                                                        \

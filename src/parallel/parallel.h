@@ -33,6 +33,7 @@ typedef struct dti_parallel_desc {
     dt_optim_desc optim;
     dt_comm *comm; /* NULL = none */
     uint64_t seed;
+    dt_dtype parameter_dtype;
     const dt_dataset *data; /* the trainer's, whose columns batches have */
     uint32_t batch, tail;   /* rows of a full batch, and of a short one; 0 = there is none */
     uint32_t parts;

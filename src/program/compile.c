@@ -383,6 +383,9 @@ static dt_result dti_program_make(dt_store *store, const dt_program_desc *desc,
     const uint32_t step_slots = desc->in_flight == 2 ? 2 : 1;
     *out = NULL;
     DTI_TRY(dti_optim_here(store->base, desc->optim));
+    if (desc->optim)
+        DTI_TRY(dti_store_set_state(store, desc->optim->state_dtype,
+                                    desc->label ? desc->label : "program"));
     dt_program *p = dti_program_alloc(store, micro_slots ? micro_slots : step_slots);
     DTI_HAVE(p);
     p->micro_slots = micro_slots > 0;
@@ -460,7 +463,7 @@ DTI_PUBLIC_INFO(dt_program_get_info, (const dt_program *p, dt_program_info *info
     const dt_store *s = p->store;
     *info =
         (dt_program_info){.batch = (int)p->code->batch,
-                          .param_bytes = dti_arena_bytes(s->layout.elements),
+                          .param_bytes = dti_layout_bytes(&s->layout, s->layout.elements),
                           .gradient_bytes = dti_arena_bytes(s->layout.elements) *
                                             ((s->memories[DTI_ARENA_GRADIENT] ? 1u : 0u) +
                                              (s->memories[DTI_ARENA_ROUNDING] ? 1u : 0u)),

@@ -58,6 +58,8 @@ static uint64_t dti_features_asked(const dt_graph *graph, const dt_trainer_desc 
     const dt_optim_kind kind = d->optim && d->optim->kind ? d->optim->kind : DTI_OPTIM_STANDARD;
     if (d->optim && d->optim->average.kind)
         asked |= DTI_ASKS(AVERAGE);
+    if (d->optim && d->optim->state_dtype)
+        asked |= DTI_ASKS(STATE);
     if (dti_optim_is_whole(dti_optim_row_of(kind)))
         asked |= DTI_ASKS(WHOLE);
     if (dti_features_sync(graph))

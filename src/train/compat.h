@@ -47,7 +47,9 @@
     X(ADDRESSES, server.addresses, 1, 1, "")                                                       \
     X(SECURITY, server.security, 1, 1, "")                                                         \
     X(WAIT_MS, server.wait_ms, 1, DTI_FEATURE_OPEN, "")                                            \
-    X(EVERY_STEPS, checkpoint.every_steps, 1, DTI_FEATURE_OPEN, "")
+    X(EVERY_STEPS, checkpoint.every_steps, 1, DTI_FEATURE_OPEN, "")                                \
+    X(HALF, parameter_dtype, DT_BF16, DT_BF16, "DT_BF16")                                          \
+    X(STATE, optim, DTI_FEATURE_CODE, DTI_FEATURE_CODE, ".optim->state_dtype")
 
 #define DTI_X(ID, ...) DTI_FEATURE_##ID,
 typedef enum dti_feature { DTI_FEATURES(DTI_X) DTI_FEATURE_COUNT } dti_feature;
@@ -129,7 +131,11 @@ typedef struct dti_rule {
       DTI_ASKS(PIPELINE) | DTI_ASKS_TENSOR | DTI_ASKS(LOCAL) | DTI_ASKS(ACCUMULATE),               \
       "leave one out")                                                                             \
     X(WITHOUT, U, DTI_ASKS(SYNC), DTI_ASKS(WORKER) | DTI_ASKS(SERVES),                             \
-      "workers compute batch slices one by one; leave .sync out")
+      "workers compute batch slices one by one; leave .sync out")                                  \
+    X(WITHOUT, U, DTI_ASKS(HALF) | DTI_ASKS(STATE),                                                \
+      DTI_ASKS(PIPELINE) | DTI_ASKS_TENSOR | DTI_ASKS_ZERO | DTI_ASKS(LOCAL) | DTI_ASKS(WORKER) |  \
+          DTI_ASKS(SERVES) | DTI_ASKS(AVERAGE) | DTI_ASKS(WHOLE),                                  \
+      "these need f32 parameters and moments; leave one out")
 
 /* X(feature, bits): what a program without the feature (base/optional.h) refuses. */
 #define DTI_FEATURES_OPTIONAL(X)                                                                   \

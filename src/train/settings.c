@@ -93,6 +93,7 @@ static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
     p->program.memory_bytes = d->limits.memory_bytes;
     p->program.precision = d->precision;
     p->seed = d->seed;
+    p->parameter_dtype = d->parameter_dtype;
     p->batch = (uint32_t)DTI_MAX(d->batch, 1);
     p->parts = (uint32_t)DTI_MAX(d->accumulate, 1);
     p->tail = d->tail == DT_TAIL_KEEP ? (uint32_t)(d->data.rows % p->batch) : 0;

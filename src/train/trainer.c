@@ -322,8 +322,9 @@ static uint64_t dti_trainer_arena(const dt_store *s, bool units, dti_arena arena
     const uint64_t rounding = part && s->memories[DTI_ARENA_ROUNDING] ? elements : 0;
     if (units)
         return dti_arena_bytes(s->unit_elements[part] + rounding);
-    const uint64_t slots = part ? DTI_MAX(s->slots, 1u) : 1u;
-    return s->memories[arena] ? dti_arena_bytes(elements * slots + rounding) : 0;
+    if (!s->memories[arena] || arena == DTI_ARENA_PARAM)
+        return s->memories[arena] ? dti_layout_bytes(&s->layout, elements) : 0;
+    return dti_arena_bytes(elements * DTI_MAX(s->slots, 1u) + rounding);
 }
 
 static void dti_trainer_info_pipeline(const dti_parallel *par, dt_trainer_info *info) {

@@ -37,6 +37,7 @@ DTI_RANGES(dti_trainer_ranges, DTI_TRAINER_RANGES);
     X(dt_trainer_desc, skip_empty, BOOL, ALL, ANY, 1)                                              \
     X(dt_trainer_desc, seed, U64, ALL, ANY, 1)                                                     \
     X(dt_trainer_desc, no_shuffle, BOOL, ALL, ANY, 1)                                              \
+    X(dt_trainer_desc, parameter_dtype, ENUM, ALL, ANY, 1)                                         \
     X(dt_trainer_desc, devices, TEXT, RANK, ANY, 1)                                                \
     X(dt_trainer_desc, threads, INT, RANK, THREADS, 1)                                             \
     X(dt_trainer_desc, pin, BOOL, RANK, ANY, 1)                                                    \

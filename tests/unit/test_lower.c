@@ -31,7 +31,7 @@ static bool lower_open(lower_case *c, uint32_t batch) {
                               .program = &c->program,
                               .layout = &c->layout,
                               .limits = {.storage_range_bytes = UINT32_MAX}};
-    return !dti_layout_make(c->graph->base, c->graph, &c->layout);
+    return !dti_layout_make(c->graph->base, c->graph, DT_F32, &c->layout);
 }
 
 static bool lower_begin(lower_case *c) {

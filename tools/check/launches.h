@@ -177,7 +177,7 @@ static dt_result launches_open(launches_step *s, const launches_net *net) {
         .program = &program,
         .layout = &s->layout,
         .limits = {.storage_range_bytes = 128u << 20, .workgroups = true, .apart = true}};
-    result = dti_layout_make(g->base, g, &s->layout);
+    result = dti_layout_make(g->base, g, DT_F32, &s->layout);
     if (!result)
         result = dti_graph_clone(g, g->ctx, &desc.work);
     return result ? result : dti_code_create(g->base, &desc, &s->code);

@@ -27,7 +27,8 @@ static dt_tensor dti_autocast_to(dt_tensor x, dt_dtype to) {
         return x;
     if (n->cast && x.graph->nodes[n->cast].dtype == to)
         return (dt_tensor){x.graph, n->cast};
-    const bool recompute = n->recompute;
+    /* a stored parameter as f32 need not stay from the forward to the backward pass */
+    const bool recompute = n->recompute || (n->op == DTI_OP_PARAM && to == DT_F32);
     const dti_attr attr = n->attr;
     const dti_op op = (dti_op)n->op;
     const dt_tensor y =
@@ -44,7 +45,7 @@ static dt_tensor dti_autocast_to(dt_tensor x, dt_dtype to) {
 }
 
 static uint32_t dti_autocast_source(const dt_graph *g, uint32_t id) {
-    while (g->autocast && g->nodes[id].source)
+    while (g->nodes[id].source)
         id = g->nodes[id].source;
     return id;
 }

@@ -9,7 +9,8 @@ DT_API dt_tensor dt_copy(dt_tensor x) {
     return dti_append1(DTI_OP_COPY, x, NULL);
 }
 
-/* ---- cast: attr.i[0] = dt_dtype. Between floats the gradient is cast back. */
+/* ---- cast: attr.i[0] = dt_dtype. Between floats the gradient is cast back; a parameter's is f32,
+ * whatever it is stored as. */
 static bool dti_cast_shape(dti_build *b) {
     b->out.shape = b->in[0]->shape;
     if (!dti_dtype_of_tensors(b->out.attr.i[0]))
@@ -19,7 +20,8 @@ static bool dti_cast_shape(dti_build *b) {
 }
 
 static void dti_cast_grad(dti_grad *g) {
-    const dt_dtype from = dti_node_of(g->in[0])->dtype;
+    const dti_node *n = dti_node_of(g->in[0]);
+    const dt_dtype from = n->op == DTI_OP_PARAM ? DT_F32 : (dt_dtype)n->dtype;
     if (!dti_is_whole(from))
         g->dx[0] = dt_cast(g->dy, from);
 }

@@ -217,6 +217,8 @@ DT_API dt_tensor dt_sum_samples(dt_tensor x) {
 static dt_dtype dti_grad_dtype(dt_tensor x) {
     const dti_node *n = dti_node_of(x);
     const dti_node *of = n->op == DTI_OP_CAST ? dti_node_of(dti_input_of(x.graph, n, 0)) : n;
+    if (of->op == DTI_OP_PARAM)
+        return DT_F32;
     return n->samples || of->low ? (dt_dtype)n->dtype : (dt_dtype)of->dtype;
 }
 

@@ -170,7 +170,8 @@ static dt_result dti_agree_state(dti_parallel *par, char *piece) {
     uint64_t steps = s->steps,
              state = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, moments) : 0;
     DTI_TRY(dti_ranks_tell(par, &steps, 1, DT_I64));
-    DTI_TRY(dti_agree_arena(par, DTI_ARENA_PARAM, 0, dti_arena_bytes(s->layout.elements), piece));
+    DTI_TRY(dti_agree_arena(par, DTI_ARENA_PARAM, 0,
+                            dti_layout_bytes(&s->layout, s->layout.elements), piece));
     const uint64_t scratch = DTI_WORD_BYTES * dti_state_t_offset(&s->layout); /* of a step */
     DTI_TRY(dti_agree_arena(par, DTI_ARENA_STATE, DTI_MIN(scratch, state), state, piece));
     for (uint32_t i = 0; i < par->job.local; i++) {

@@ -95,7 +95,10 @@ static dt_result dti_replica_open(dti_parallel *par, dt_graph *graph, uint32_t i
     dti_replica *r = &par->replicas[i];
     DTI_TRY(dti_replica_context(par, graph, i, threads));
     const uint32_t each = DTI_MAX(par->desc.batch / par->job.local, 1u);
-    const dt_store_desc d = {.device = name, .seed = par->desc.seed, .batch_hint = (int)each};
+    const dt_store_desc d = {.device = name,
+                             .seed = par->desc.seed,
+                             .batch_hint = (int)each,
+                             .parameter_dtype = par->desc.parameter_dtype};
     dt_result result = dt_store_create(r->graph, &d, &r->store);
     if (result && i)
         return dti_fail(par->base, result, "replica %u: %s", i, dt_ctx_error(r->ctx));

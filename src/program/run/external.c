@@ -80,10 +80,10 @@ DTI_PUBLIC(dt_store_vulkan_buffer,
     *out = (dt_vulkan_buffer){0};
     dt_param_info info = {0};
     DTI_TRY(dt_store_get_param(s, index, &info));
-    const uint64_t bytes = dti_bytes(s->layout.params[index].dtype, info.elements);
+    const uint64_t bytes = dti_arena_bytes(info.elements);
     dti_store_place p;
     DTI_TRY(dti_store_locate(s, index, kind, (size_t)bytes, &p));
-    if (p.state && s->layout.parted)
+    if (p.in_array && s->layout.parted)
         return dti_fail(s->base, DT_ERROR_UNSUPPORTED,
                         "dt_store_vulkan_buffer: replicas shard the state "
                         "(dt_trainer_desc.parallel.zero_stage), so '%s' has no single buffer",

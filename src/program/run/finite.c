@@ -16,6 +16,12 @@ static void dti_store_unbound(dt_store *s) {
         s->kept[i].bounded = 0;
 }
 
+/* How much larger a weight (0) or moment is at most, as it is stored. */
+static double dti_store_slack(const dt_store *s, int value) {
+    const bool half = value ? s->layout.state == DT_STATE_BF16 : s->layout.dtype != DT_F32;
+    return half ? DTI_STORED_SLACK : 1.0;
+}
+
 /* Whether no update by a gradient of this norm overflows, in any group; see the row's bound. The
  * update is that of the step in slot `t`. */
 static bool dti_reach_step(const dt_program *p, const dti_step_slot *t, double norm,
@@ -39,7 +45,7 @@ static bool dti_reach_step(const dt_program *p, const dti_step_slot *t, double n
         memcpy(now, before, sizeof now);
         fits = row->bound(&rates, now, g) && fits;
         for (int k = 0; k < DTI_OPTIM_VALUES; k++)
-            x[k] = DTI_MAX(x[k], now[k]);
+            x[k] = DTI_MAX(x[k], now[k] * dti_store_slack(p->store, k));
     }
     return fits;
 }
@@ -106,7 +112,8 @@ static void dti_store_remember(dt_program *p, const uint32_t *status) {
     for (uint32_t i = 0; i < DTI_OPTIM_VALUES && finite; i++) {
         finite = status[DTI_STATUS_LARGEST(i)] < 0x7f800000u;
         if (finite && !proven && i)
-            x[i] = (double)dti_status_f32(status, DTI_STATUS_LARGEST(i));
+            x[i] = (double)dti_status_f32(status, DTI_STATUS_LARGEST(i)) *
+                   dti_store_slack(s, (int)i);
     }
     if (finite && proven)
         dti_reach_step(p, p->now, (double)norm, x);
@@ -116,7 +123,8 @@ static void dti_store_remember(dt_program *p, const uint32_t *status) {
         return;
     /* of rows that were left alone nothing was told: they are as large as they were */
     const double rest = proven && dti_code_is_sparse(p->code) ? s->largest[0] : 0.0;
-    x[0] = DTI_MAX(rest, (double)dti_status_f32(status, DTI_STATUS_LARGEST(0)));
+    x[0] = DTI_MAX(rest, (double)dti_status_f32(status, DTI_STATUS_LARGEST(0)) *
+                             dti_store_slack(s, 0));
     dti_store_bound(p, x);
 }
 

@@ -37,7 +37,8 @@ static dt_result dti_host_copy_reserve(dt_store *s, uint32_t every) {
     dti_host_copy *h = s->host_copy;
     h->every = every ? every : h->every;
     h->stale = h->stale || !h->taken;
-    const uint64_t bytes = dti_arena_bytes(s->layout.elements) + dti_store_state_bytes(s);
+    const uint64_t bytes =
+        dti_layout_bytes(&s->layout, s->layout.elements) + dti_store_state_bytes(s);
     DTI_TRY(dti_host_copy_room(s, &h->copies[0], bytes));
     return dti_host_copy_room(s, &h->copies[1], bytes);
 }
@@ -64,7 +65,7 @@ static dt_result dti_host_copy_take(dt_store *s) {
     const dti_backend *b = s->device->backend;
     dti_host_copy *h = s->host_copy;
     dti_host_copy_copy *c = &h->copies[1 - h->newest];
-    const uint64_t bytes = dti_arena_bytes(s->layout.elements);
+    const uint64_t bytes = dti_layout_bytes(&s->layout, s->layout.elements);
     dt_result result = dti_host_copy_reserve(s, 0); /* a file may have brought moments */
     if (result)
         return result;
@@ -126,7 +127,7 @@ static void dti_revival_release(dt_store *s) {
 static dt_result dti_revival_values(dt_store *s) {
     const dti_backend *b = s->device->backend;
     const dti_host_copy_copy *c = &s->host_copy->copies[s->host_copy->newest];
-    const uint64_t bytes = dti_arena_bytes(s->layout.elements);
+    const uint64_t bytes = dti_layout_bytes(&s->layout, s->layout.elements);
     dt_result result =
         b->memory_create(s->device, bytes, DTI_MEMORY_DEVICE, &s->memories[DTI_ARENA_PARAM]);
     if (!result)
@@ -175,6 +176,7 @@ static void dti_revival_reset(dt_program *p) {
 }
 
 static dt_result dti_revival_check(dt_store *s, const dti_device *device) {
+    DTI_TRY(dti_stored_here(s, device));
     for (const dt_program *p = s->programs; p; p = p->next) {
         const dti_limits of = dti_limits_of(device);
         if (p->external[0])

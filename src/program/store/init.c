@@ -245,9 +245,7 @@ static dt_result dti_store_fill_param(dt_store *s, dti_fill *f, const dti_param 
             dti_visit_returned(&visit);
         }
         if (!result)
-            result = s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM],
-                                                      dti_arena_bytes(p->offset + f->at), f->out,
-                                                      dti_arena_bytes(size));
+            result = dti_store_array_write(s, 0, p->offset + f->at, size, f->out);
     }
     return result;
 }

@@ -15,13 +15,15 @@ static double dti_store_flops(const dt_graph *g, int batch) {
 }
 
 static dt_result dti_store_build(dt_store *s, const dt_store_desc *d) {
-    dt_result result = dti_layout_make(s->base, s->graph, &s->layout);
+    dt_result result = dti_layout_make(s->base, s->graph, d->parameter_dtype, &s->layout);
     s->kept = dti_alloc_array(s->base, s->layout.param_count + 1u, sizeof *s->kept);
     if (result || !s->kept)
         return DT_ERROR_MEMORY;
     double flops = dti_store_flops(s->graph, d->batch_hint);
     DTI_TRY(dti_device_open(s->graph->ctx, d->device, flops, &s->device));
-    DTI_TRY(s->device->backend->memory_create(s->device, dti_arena_bytes(s->layout.elements),
+    DTI_TRY(dti_stored_here(s, s->device));
+    DTI_TRY(s->device->backend->memory_create(s->device,
+                                              dti_layout_bytes(&s->layout, s->layout.elements),
                                               DTI_MEMORY_DEVICE, &s->memories[DTI_ARENA_PARAM]));
     DTI_TRY(dti_store_fill(s));
     return !d->host_checkpoint_steps ? DT_OK
@@ -43,6 +45,10 @@ DTI_PUBLIC_NEW(dt_store_create, (dt_graph * graph, const dt_store_desc *desc, dt
         return dti_fail(graph->base, DT_ERROR_INVALID,
                         ".host_checkpoint_steps is %d; 0 = never, or more",
                         desc->host_checkpoint_steps);
+    if (desc && desc->parameter_dtype != DT_F32 && desc->parameter_dtype != DT_BF16)
+        return dti_fail(graph->base, DT_ERROR_INVALID,
+                        ".parameter_dtype is %s; give DT_F32 or DT_BF16",
+                        dti_dtype_name(desc->parameter_dtype));
     if (graph->error[0])
         return dti_fail(graph->base, graph->result, DTI_GRAPH_ERROR, graph->error);
     DTI_TRY(dti_check_forked(graph->base));
@@ -145,7 +151,8 @@ DTI_PUBLIC(dt_store_get_param, (const dt_store *s, int index, dt_param_info *inf
                             .shape = n->shape,
                             .frozen = n->frozen && !n->buffer,
                             .buffer = n->buffer,
-                            .elements = s->layout.params[index].elements};
+                            .elements = s->layout.params[index].elements,
+                            .dtype = s->layout.params[index].dtype};
     return DT_OK;
 }
 
@@ -206,6 +213,8 @@ static dt_result dti_store_array_read(dt_store *s, uint32_t array, uint64_t at, 
                                       void *data) {
     dt_result result = DT_OK;
     uint64_t found = 0;
+    if (dti_store_is_stored(s, array))
+        return dti_stored_values_read(s, array, at, n, data);
     for (dt_store *have = s; have && found < n && !result; have = have->replica) {
         const dti_array_cut c = dti_array_cut_of(have, array, at, n);
         if (c.n)
@@ -218,6 +227,8 @@ static dt_result dti_store_array_read(dt_store *s, uint32_t array, uint64_t at, 
 
 static dt_result dti_store_array_write(dt_store *s, uint32_t array, uint64_t at, uint64_t n,
                                        const void *data) {
+    if (dti_store_is_stored(s, array))
+        return dti_stored_values_write(s, array, at, n, data);
     const dti_array_cut c = dti_array_cut_of(s, array, at, n);
     return c.n ? c.backend->memory_write(c.memory, dti_arena_bytes(c.offset),
                                          (const float *)data + c.at, dti_arena_bytes(c.n))
@@ -255,6 +266,7 @@ static dt_result dti_store_place_of(dt_store *s, int index, const dt_param_info 
                         info->name, arena == DTI_ARENA_GRADIENT ? "gradient" : "such moment");
     const bool state = arena == DTI_ARENA_STATE, rest = arena == DTI_ARENA_PARAM && s->apart;
     const uint64_t array = state ? dti_state_moment_offset(&s->layout, moment) : 0;
+    const bool stored = arena == DTI_ARENA_PARAM && dti_store_is_stored(s, 0);
     if (rest && s->layout.params[index].rest == DTI_NO_REST)
         return dti_store_whole(s);
     if (rest)
@@ -264,8 +276,8 @@ static dt_result dti_store_place_of(dt_store *s, int index, const dt_param_info 
     else
         *place = (dti_store_place){.memory = s->memories[arena],
                                    .offset = dti_arena_bytes(array + at),
-                                   .state = state,
-                                   .moment = moment,
+                                   .in_array = state || stored,
+                                   .array = state ? moment + 1 : 0,
                                    .at = at,
                                    .elements = info->elements};
     return DT_OK;
@@ -276,7 +288,7 @@ static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, si
     dt_param_info info = {0};
     DTI_TRY(dti_check_forked(s->base));
     DTI_TRY(dt_store_get_param(s, index, &info));
-    const uint64_t size = dti_bytes(s->layout.params[index].dtype, info.elements);
+    const uint64_t size = dti_arena_bytes(info.elements);
     if (bytes != size)
         return dti_fail(s->base, DT_ERROR_INVALID, "parameter '%s' %s has %llu bytes, not %zu",
                         info.name, dti_shape_print(info.shape, false).text,
@@ -304,8 +316,8 @@ DTI_PUBLIC(dt_store_read, (dt_store * s, int index, dt_value_kind kind, void *da
     DTI_NEED(s->base, data);
     dti_store_place p;
     DTI_TRY(dti_store_locate(s, index, kind, bytes, &p));
-    return p.state ? dti_store_array_read(s, p.moment + 1, p.at, p.elements, data)
-                   : s->device->backend->memory_read(p.memory, p.offset, data, bytes);
+    return p.in_array ? dti_store_array_read(s, p.array, p.at, p.elements, data)
+                      : s->device->backend->memory_read(p.memory, p.offset, data, bytes);
 }
 
 /* The average becomes the weight, as far as the store has it. */
@@ -378,8 +390,8 @@ DTI_PUBLIC(dt_store_write,
         if (!result)
             result = dti_store_locate(at, index, kind, bytes, &p);
         if (!result)
-            result = p.state ? dti_store_array_write(at, p.moment + 1, p.at, p.elements, data)
-                             : at->device->backend->memory_write(p.memory, p.offset, data, bytes);
+            result = p.in_array ? dti_store_array_write(at, p.array, p.at, p.elements, data)
+                                : at->device->backend->memory_write(p.memory, p.offset, data, bytes);
         if (result && at != s)
             dti_fail(s->base, result, "another replica: %s", at->base->error);
         at->written = true;
@@ -400,6 +412,11 @@ static dt_result dti_store_copy_check(const dt_store *from, const dt_store *to) 
         return dti_fail(from->base, DT_ERROR_INVALID,
                         "dt_store_copy: the stores are of two graphs; make both with "
                         "dt_store_create from one");
+    if (from->layout.dtype != to->layout.dtype)
+        return dti_fail(from->base, DT_ERROR_UNSUPPORTED,
+                        "dt_store_copy: .parameter_dtype is %s in one store and %s in the other; "
+                        "use dt_store_read and dt_store_write",
+                        dti_dtype_name(from->layout.dtype), dti_dtype_name(to->layout.dtype));
     if (from == to)
         return dti_fail(to->base, DT_ERROR_INVALID,
                         "dt_store_copy: from and to are the same store");
@@ -419,7 +436,7 @@ static dt_result dti_store_copy_check(const dt_store *from, const dt_store *to) 
 static dt_result dti_store_copy_values(const dt_store *from, dt_store *to) {
     const dti_backend *f = from->device->backend, *t = to->device->backend;
     dti_memory *x = from->memories[DTI_ARENA_PARAM], *y = to->memories[DTI_ARENA_PARAM];
-    const uint64_t bytes = dti_arena_bytes(from->layout.elements);
+    const uint64_t bytes = dti_layout_bytes(&from->layout, from->layout.elements);
     if (!f->memory_copy)
         return t->memory_write(y, 0, f->memory_host(x), bytes);
     return t->memory_copy ? f->memory_copy(x, y, bytes)
@@ -459,8 +476,8 @@ DTI_PUBLIC(dt_store_hash, (dt_store * s, uint64_t *hash), s, DTI_OF(dt_store), (
     DTI_TRY(dti_store_whole(s));
     for (uint32_t i = 0; i < s->layout.param_count; i++) {
         const dti_param *p = &s->layout.params[i];
-        DTI_TRY(dti_store_hash_range(s, DTI_ARENA_PARAM, dti_arena_bytes(p->offset),
-                                     dti_arena_bytes(p->elements), hash));
+        DTI_TRY(dti_store_hash_range(s, DTI_ARENA_PARAM, dti_layout_bytes(&s->layout, p->offset),
+                                     dti_bytes(p->dtype, p->elements), hash));
     }
     return DT_OK;
 }
@@ -469,9 +486,10 @@ DTI_PUBLIC(dt_store_hash, (dt_store * s, uint64_t *hash), s, DTI_OF(dt_store), (
 static dt_result dti_store_hash_state(dt_store *s, uint64_t *hash) {
     const uint64_t t = DTI_WORD_BYTES * dti_state_t_offset(&s->layout); /* scratch before it */
     float piece[256];
-    dt_result result =
-        dti_store_hash_range(s, DTI_ARENA_STATE, t, dti_state_bytes(&s->layout, 0) - t, hash);
-    for (uint32_t m = 0; m < s->moments; m++) {
+    const bool stored = s->layout.state != DT_STATE_F32; /* then they are here, as they are */
+    const uint64_t end = dti_state_bytes(&s->layout, stored ? s->moments : 0);
+    dt_result result = dti_store_hash_range(s, DTI_ARENA_STATE, t, end - t, hash);
+    for (uint32_t m = 0; m < s->moments && !stored; m++) {
         for (uint64_t at = 0; at < s->layout.elements && !result; at += DTI_COUNT(piece)) {
             const uint64_t n = DTI_MIN(s->layout.elements - at, (uint64_t)DTI_COUNT(piece));
             result = dti_store_array_read(s, m + 1, at, n, piece);

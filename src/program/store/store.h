@@ -67,6 +67,24 @@ static dt_result dti_code_take(dt_store *s, const dt_program_desc *desc,
 static void dti_code_release(dt_store *s, const dti_code *code); /* NULL is fine */
 static void dti_codes_free(dt_store *s);
 
+/* ---- stored_values.c: what a store has in fewer bits */
+/* Whether array 0 (the values) or an array of the state is. */
+static inline bool dti_store_is_stored(const dt_store *s, uint32_t array) {
+    return array ? s->layout.state != DT_STATE_F32 : s->layout.dtype != DT_F32;
+}
+/* UNSUPPORTED: the device has no kernels for it. */
+static dt_result dti_stored_here(const dt_store *s, const dti_device *device);
+/* The moments' type is this one from the first optimizer or file on. INVALID: it is another. */
+static dt_result dti_store_set_state(dt_store *s, dt_state_dtype state, const char *who);
+static dt_result dti_stored_values_read(dt_store *s, uint32_t array, uint64_t at, uint64_t n,
+                                        float *data);
+static dt_result dti_stored_values_write(dt_store *s, uint32_t array, uint64_t at, uint64_t n,
+                                         const float *data);
+/* Of a parameter, bytes from `at` on as they are stored; of F32 too. */
+static dt_result dti_stored_raw(dt_store *s, uint32_t array, const dti_param *p, uint64_t at,
+                                void *data, uint64_t bytes, bool write);
+static dt_state_dtype dti_stored_type(const dt_store *s, uint32_t array, const dti_param *p);
+
 /* ---- offload.c */
 /* Before its programs are made: their updates will be the host's. */
 static dt_result dti_store_offload(dt_store *s, bool one_thread);
@@ -105,13 +123,13 @@ static dt_result dti_store_forget(dt_store *s, const char zeros[DTI_STORE_PIECE]
 static dt_result dti_store_average(dt_store *s);
 /* The parameter's average is one, of the step of that number, unless it was before. */
 static void dti_store_averaged(dt_store *s, uint32_t param, uint64_t step);
-/* Where a parameter's value lies; of a moment its element number too, since a store may have none
- * of it, or a part: then memory and offset mean nothing. */
+/* Where a parameter's value lies. in_array: the elements of an array (dti_store_array_read), as the
+ * store may have a part of it, or have it in fewer bits: then memory and offset mean nothing. */
 typedef struct dti_store_place {
     dti_memory *memory;
     uint64_t offset;
-    bool state; /* it is a moment, or an average */
-    uint32_t moment;
+    bool in_array;
+    uint32_t array;
     uint64_t at, elements;
 } dti_store_place;
 static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, size_t bytes,
@@ -119,7 +137,8 @@ static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, si
 /* Elements [at, at + n) of an array of the arenas, read or written: 0 the values, and 1 + the
  * number of a moment or average. Where replicas share moments, a read finds those of all replicas
  * here, and a write leaves out what the store has not; so it is with values of one parameter in a
- * store without PARAM. UNSUPPORTED: another process has some. */
+ * store without PARAM. As floats, whatever they are stored as. UNSUPPORTED: another process has
+ * some. */
 static dt_result dti_store_array_read(dt_store *s, uint32_t array, uint64_t at, uint64_t n,
                                       void *data);
 static dt_result dti_store_array_write(dt_store *s, uint32_t array, uint64_t at, uint64_t n,

@@ -1,0 +1,547 @@
+/* Parameters and moments in fewer bits: rounding, the dynamic map, and training with them, which
+ * has one result on any number of threads, replicas and ranks, and after a resume. */
+#include "train/train_model.h"
+
+/* ---- stochastic rounding */
+
+/* Mean and neighbours of 2^20 draws of the counter generator. */
+static void stored_draws(float x) {
+    enum { DRAWS = 1 << 20 };
+    const dti_isa_kernels *k = dti_isa_kernels_select(DTI_ISA_PORTABLE);
+    uint32_t words[1024];
+    const uint32_t bits = dti_bits_from_f32(x);
+    const float low = dti_f32_from_bits(bits & 0xFFFF0000u);
+    const float high = dti_f32_from_bits((bits & 0xFFFF0000u) + 0x10000u);
+    const double share = (double)(bits & 0xFFFFu) / 65536.0;
+    long up = 0, other = 0;
+    for (int i = 0; i < DRAWS / 2; i++) {
+        if (i % 1024 == 0)
+            k->philox(words, 1024, 5, (uint64_t)i, 1, DTI_STORED_STREAM(3u, 0u));
+        for (int half = 0; half < 2; half++) {
+            const float y =
+                dti_f32_from_bf16(dti_bf16_stochastic(x, words[i % 1024] >> (16 * half)));
+            up += y == high && high != low;
+            other += y != high && y != low;
+        }
+    }
+    const double sigma = sqrt(DRAWS * share * (1.0 - share));
+    CHECK_TEXT(other == 0, "%a: %ld are no neighbours", (double)x, other);
+    CHECK_TEXT(fabs((double)up - share * DRAWS) <= 5.0 * sigma + 1e-9, "%a: %ld of %d up, not %.0f",
+               (double)x, up, DRAWS, share * DRAWS);
+}
+
+TEST(stochastic_rounding_to_bf16_is_unbiased_between_the_two_neighbours) {
+    static const float some[] = {1.00001f, 1.5f,       -3.14159f, 0x1.0081p-20f, -0x1.01p100f,
+                                 1e-39f,   -0x1p-149f, 0x1p-134f, 0x1.00fffep3f, 0x1.fdfffep126f};
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++)
+        stored_draws(some[i]);
+}
+
+TEST(stochastic_rounding_keeps_bf16_values_infinities_and_nan_and_makes_none) {
+    int wrong = 0;
+    for (uint32_t i = 0; i < 65536; i++) {
+        const bool nan = (i & 0x7FFF) > 0x7F80;
+        for (uint32_t r = 0; r < 65536; r += 4369) {
+            const uint16_t y = dti_bf16_stochastic(dti_f32_from_bf16((uint16_t)i), r);
+            wrong += nan ? (y & 0x7FFF) <= 0x7F80 : y != i;
+        }
+    }
+    CHECK(wrong == 0);
+    for (uint32_t r = 0; r < 65536; r++) /* above the largest: it stays finite */
+        wrong +=
+            dti_bf16_stochastic(FLT_MAX, r) != 0x7F7F || dti_bf16_stochastic(-FLT_MAX, r) != 0xFF7F;
+    CHECK(wrong == 0);
+    CHECK(dti_bf16_stochastic(dti_f32_from_bits(0x7F800001u), 0xFFFF) > 0x7F80); /* NaN */
+}
+
+/* ---- the dynamic map, as the paper's own code makes it */
+
+static int stored_order(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* create_dynamic_map(signed, 7, 8): the 256 values in order. */
+static void stored_map(bool is_signed, double all[256]) {
+    int n = 0;
+    for (int i = 0; i < 7; i++) {
+        const int parts = is_signed ? 1 << i : 1 << (i + 1);
+        for (int j = 0; j < parts; j++) {
+            const double a = 0.1 + 0.9 * j / parts, b = 0.1 + 0.9 * (j + 1) / parts;
+            all[n++] = pow(10.0, i - 6) * 0.5 * (a + b);
+            if (is_signed) {
+                all[n] = -all[n - 1];
+                n++;
+            }
+        }
+    }
+    all[n++] = 0.0;
+    all[n++] = 1.0;
+    REQUIRE(n == 256);
+    qsort(all, 256, sizeof *all, stored_order);
+}
+
+static double stored_nearest(const double all[256], double x) {
+    int best = 0;
+    for (int i = 1; i < 256; i++)
+        if (fabs(all[i] - x) < fabs(all[best] - x))
+            best = i;
+    return all[best];
+}
+
+/* As a store would keep it: by blocks, with their largest magnitude. */
+static void stored_quantize(const double all[256], double *x, int n) {
+    for (int at = 0; at < n; at += 256) {
+        double scale = 0.0;
+        for (int i = at; i < at + 256 && i < n; i++)
+            scale = fmax(scale, fabs(x[i]));
+        for (int i = at; i < at + 256 && i < n && scale > 0.0; i++)
+            x[i] = scale * stored_nearest(all, x[i] / scale);
+    }
+}
+
+TEST(moments_of_8_bits_are_the_nearest_values_of_the_dynamic_map) {
+    for (int is_signed = 0; is_signed < 2; is_signed++) {
+        double all[256];
+        dti_map8 map;
+        float x[256], y[256];
+        uint32_t state = 9, raw[65];
+        int seen[256] = {0};
+        stored_map(is_signed, all);
+        dti_map8_make(&map, is_signed);
+        for (int round = 0; round < 400; round++) {
+            for (int i = 0; i < 256; i++) {
+                const double size = pow(10.0, -8.0 * (train_random(&state) % 65536) / 65536.0);
+                x[i] = (float)size * (is_signed && train_random(&state) % 2 ? -3.0f : 3.0f);
+            }
+            x[round % 256] = 3.0f;
+            dti_stored_write(raw, x, 256, DT_STATE_8BIT, &map, NULL);
+            dti_stored_read(y, raw, 256, DT_STATE_8BIT, &map);
+            for (int i = 0; i < 256; i++) {
+                const double best = stored_nearest(all, (double)x[i] / 3.0);
+                const double error = fabs((double)y[i] / 3.0 - (double)x[i] / 3.0);
+                CHECK_TEXT(error <=
+                               fabs(best - (double)x[i] / 3.0) + 3e-7 * fabs((double)x[i]) + 1e-9,
+                           "%g becomes %g, not %g", (double)x[i], (double)y[i], 3.0 * best);
+                seen[((uint8_t *)raw)[i]]++;
+            }
+        }
+        int missing = 0;
+        for (int i = 0; i < 256; i++)
+            missing += !seen[i];
+        CHECK(missing == 0);
+    }
+}
+
+TEST(blocks_of_8_bits_of_zeros_and_of_what_is_not_finite_read_back_as_that) {
+    dti_map8 map;
+    float x[256] = {0}, y[256];
+    uint32_t raw[65] = {0};
+    dti_map8_make(&map, true);
+    dti_stored_read(y, raw, 256, DT_STATE_8BIT, &map); /* memory that nobody wrote */
+    CHECK(!memcmp(x, y, sizeof x));
+    dti_stored_write(raw, x, 256, DT_STATE_8BIT, &map, NULL);
+    dti_stored_read(y, raw, 256, DT_STATE_8BIT, &map);
+    CHECK(!memcmp(x, y, sizeof x));
+    x[7] = NAN;
+    dti_stored_write(raw, x, 256, DT_STATE_8BIT, &map, NULL);
+    dti_stored_read(y, raw, 256, DT_STATE_8BIT, &map);
+    CHECK(isnan(y[7]));
+}
+
+/* ---- training */
+
+typedef struct stored_way {
+    const char *name;
+    dt_dtype parameter;
+    dt_optim_desc optim;
+} stored_way;
+
+static const stored_way stored_ways[] = {
+    {"bf16", DT_BF16, {.kind = DT_OPTIM_ADAM, .lr = 0.01, .clip_norm = 1.0}},
+    {"bf16, moments bf16",
+     DT_BF16,
+     {.kind = DT_OPTIM_ADAMW, .lr = 0.01, .state_dtype = DT_STATE_BF16}},
+    {"bf16, moments of 8 bits",
+     DT_BF16,
+     {.kind = DT_OPTIM_ADAM, .lr = 0.01, .state_dtype = DT_STATE_8BIT}},
+    {"moments bf16",
+     DT_F32,
+     {.kind = DT_OPTIM_SGD, .lr = 0.05, .momentum = 0.9, .state_dtype = DT_STATE_BF16}},
+    {"moments of 8 bits",
+     DT_F32,
+     {.kind = DT_OPTIM_LION, .lr = 1e-3, .state_dtype = DT_STATE_8BIT}}};
+enum { STORED_WAYS = sizeof stored_ways / sizeof *stored_ways, STORED_STEPS = 6 };
+
+/* kind 1: with batch norm's buffers. Wide, so that some moments are of 8 bits. */
+static bool stored_model(train_model *m, int threads, int kind) {
+    const dt_ctx_desc ctx = {.no_vulkan = true, .threads = threads};
+    *m = (train_model){0};
+    if (dt_ctx_create(&ctx, &m->ctx) || dt_graph_create(m->ctx, &m->graph))
+        return false;
+    m->x = dt_input(m->graph, "x", DT_F32, dt_dims(TRAIN_SIDE * TRAIN_SIDE));
+    m->t = dt_input(m->graph, "t", DT_I32, dt_dims());
+    dt_tensor h = kind ? train_conv(m->x) : m->x;
+    h = dt_relu(dt_nn_linear(h, "fc0", 160));
+    m->logits = dt_nn_linear(dt_dropout(h, 0.2f), "fc2", TRAIN_CLASSES);
+    m->loss = dt_cross_entropy(m->logits, m->t, NULL);
+    m->accuracy = dt_accuracy(m->logits, m->t);
+    train_data_fill(&m->data);
+    return dt_graph_error(m->graph) == NULL;
+}
+
+static dt_trainer *stored_trainer(train_model *m, const stored_way *way, const char *devices,
+                                  dt_comm *comm) {
+    dt_trainer *t = NULL;
+    dt_trainer_desc d = train_desc(m);
+    d.optim = &way->optim;
+    d.parameter_dtype = way->parameter;
+    d.devices = devices;
+    d.comm = comm;
+    d.parallel.batch_slices = 4;
+    CHECK_TEXT(!dt_trainer_create(m->graph, &d, &t), "%s, %s: %s", way->name, devices,
+               dt_ctx_error(m->ctx));
+    return t;
+}
+
+static uint64_t stored_steps(dt_trainer *t, int steps) {
+    uint64_t hash = 0;
+    dt_result result = t ? DT_OK : DT_ERROR_INVALID;
+    for (int i = 0; i < steps && !result; i++)
+        result = dt_trainer_step(t, NULL);
+    CHECK(!result && !dt_store_state_hash(dt_trainer_store(t), &hash));
+    return hash;
+}
+
+static uint64_t stored_run(const stored_way *way, int threads, const char *devices) {
+    train_model m;
+    if (!CHECK_TEXT(stored_model(&m, threads, 1), "model"))
+        return 0;
+    const uint64_t hash = stored_steps(stored_trainer(&m, way, devices, NULL), STORED_STEPS);
+    dt_ctx_destroy(m.ctx);
+    return hash;
+}
+
+TEST(fewer_bits_give_the_same_bits_on_any_number_of_threads_and_replicas) {
+    for (int i = 0; i < STORED_WAYS; i++) {
+        const stored_way *way = &stored_ways[i];
+        const uint64_t want = stored_run(way, 1, "cpu");
+        CHECK_TEXT(stored_run(way, 2, "cpu") == want, "%s, 2 threads", way->name);
+        CHECK_TEXT(stored_run(way, 4, "cpu") == want, "%s, 4 threads", way->name);
+        CHECK_TEXT(stored_run(way, 1, "cpu:2") == want, "%s, 2 replicas", way->name);
+        CHECK_TEXT(stored_run(way, 1, "cpu:4") == want, "%s, 4 replicas", way->name);
+    }
+}
+
+typedef struct stored_rank {
+    const stored_way *way;
+    dt_comm *comm;
+    uint64_t hash;
+} stored_rank;
+
+static void *stored_rank_main(void *arg) {
+    stored_rank *r = arg;
+    train_model *m = malloc(sizeof *m);
+    if (m && stored_model(m, 1, 1))
+        r->hash = stored_steps(stored_trainer(m, r->way, "cpu", r->comm), STORED_STEPS);
+    dt_ctx_destroy(m->ctx);
+    free(m);
+    return NULL;
+}
+
+TEST(fewer_bits_give_the_same_bits_on_two_ranks) {
+    for (int i = 0; i < STORED_WAYS; i++) {
+        dt_comm *comms[2];
+        pthread_t thread;
+        REQUIRE(!dt_comm_create_threads(NULL, 2, comms));
+        stored_rank ranks[2] = {{.way = &stored_ways[i], .comm = comms[0]},
+                                {.way = &stored_ways[i], .comm = comms[1]}};
+        REQUIRE(!pthread_create(&thread, NULL, stored_rank_main, &ranks[1]));
+        stored_rank_main(&ranks[0]);
+        pthread_join(thread, NULL);
+        CHECK_TEXT(ranks[0].hash && ranks[0].hash == ranks[1].hash &&
+                       ranks[0].hash == stored_run(&stored_ways[i], 1, "cpu"),
+                   "%s", stored_ways[i].name);
+        dt_comm_destroy(comms[0]);
+        dt_comm_destroy(comms[1]);
+    }
+}
+
+TEST(fewer_bits_resume_from_a_checkpoint_with_the_same_bits) {
+    const char *path = "build/test_stored.safetensors";
+    for (int i = 0; i < STORED_WAYS; i++) {
+        train_model a, b;
+        REQUIRE(stored_model(&a, 1, 1) && stored_model(&b, 1, 1));
+        dt_trainer *t = stored_trainer(&a, &stored_ways[i], "cpu", NULL);
+        stored_steps(t, 3);
+        CHECK(!dt_trainer_save(t, path));
+        const uint64_t want = stored_steps(t, 5);
+        t = stored_trainer(&b, &stored_ways[i], "cpu:2", NULL);
+        CHECK_TEXT(!dt_trainer_load(t, path), "%s: %s", stored_ways[i].name, dt_ctx_error(b.ctx));
+        CHECK_TEXT(stored_steps(t, 5) == want, "%s", stored_ways[i].name);
+        dt_ctx_destroy(a.ctx);
+        dt_ctx_destroy(b.ctx);
+    }
+    remove(path);
+}
+
+/* ---- a program by itself */
+
+typedef struct stored_case {
+    train_model m;
+    dt_store *store;
+    dt_program *program;
+    dt_program_desc desc;
+} stored_case;
+
+static dt_result stored_open(stored_case *c, const stored_way *way, uint64_t seed) {
+    const dt_store_desc d = {.device = "cpu", .seed = seed, .parameter_dtype = way->parameter};
+    if (!stored_model(&c->m, 1, 1))
+        return DT_ERROR_MEMORY;
+    c->desc = (dt_program_desc){.loss = c->m.loss, .optim = &way->optim, .batch = TRAIN_ROWS};
+    dt_result result = dt_store_create(c->m.graph, &d, &c->store);
+    if (!result)
+        result = dt_program_create(c->store, &c->desc, &c->program);
+    return result;
+}
+
+static double stored_train(stored_case *c, int steps) {
+    dt_report r = {0};
+    CHECK(!dt_program_write(c->program, c->m.x, c->m.data.x, sizeof c->m.data.x) &&
+          !dt_program_write(c->program, c->m.t, c->m.data.t, sizeof c->m.data.t));
+    for (int i = 0; i < steps; i++)
+        CHECK_TEXT(!dt_program_run(c->program, &(dt_step_desc){.seed = 11}, &r), "%s",
+                   dt_ctx_error(c->m.ctx));
+    return r.loss;
+}
+
+TEST(the_state_of_a_store_in_fewer_bits_goes_through_a_file_as_it_is) {
+    const char *path = "build/test_stored_store.safetensors";
+    for (int i = 0; i < STORED_WAYS; i++) {
+        stored_case a, b;
+        uint64_t want, got, then;
+        REQUIRE(!stored_open(&a, &stored_ways[i], 1) && !stored_open(&b, &stored_ways[i], 2));
+        stored_train(&a, 3);
+        CHECK(!dt_store_save_state(a.store, path) && !dt_store_state_hash(a.store, &then));
+        CHECK_TEXT(!dt_store_load_state(b.store, path), "%s", dt_ctx_error(b.m.ctx));
+        CHECK(!dt_store_state_hash(b.store, &got) && got == then);
+        stored_train(&a, 3);
+        stored_train(&b, 3);
+        CHECK(!dt_store_state_hash(a.store, &want) && !dt_store_state_hash(b.store, &got));
+        CHECK_TEXT(want == got && want != then, "%s", stored_ways[i].name);
+        dt_ctx_destroy(a.m.ctx);
+        dt_ctx_destroy(b.m.ctx);
+    }
+    remove(path);
+}
+
+/* A file may come before any program has said what moments are. */
+TEST(a_store_takes_the_type_of_moments_from_a_file_and_refuses_another) {
+    const char *path = "build/test_stored_first.safetensors";
+    const stored_way *way = &stored_ways[2];
+    stored_case a;
+    dt_store *later;
+    dt_program *p;
+    uint64_t want, got;
+    const dt_store_desc d = {.device = "cpu", .parameter_dtype = DT_BF16};
+    REQUIRE(!stored_open(&a, way, 1));
+    stored_train(&a, 2);
+    CHECK(!dt_store_save_state(a.store, path) && !dt_store_create(a.m.graph, &d, &later));
+    CHECK(!dt_store_load_state(later, path));
+    dt_optim_desc other = way->optim;
+    other.state_dtype = DT_STATE_F32;
+    a.desc.optim = &other;
+    CHECK(dt_program_create(later, &a.desc, &p) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(a.m.ctx), ".state_dtype is DT_STATE_F32, and the store's moments "
+                                          "are DT_STATE_8BIT already");
+    a.desc.optim = &way->optim;
+    CHECK(!dt_program_create(later, &a.desc, &p));
+    CHECK(!dt_store_state_hash(a.store, &want) && !dt_store_state_hash(later, &got));
+    CHECK(want == got);
+    dt_ctx_destroy(a.m.ctx);
+    remove(path);
+}
+
+TEST(get_info_has_the_bytes_that_are_allocated_of_each_type) {
+    static const double moments[] = {8, 4, 2.1, 2, 1.05};
+    for (int i = 0; i < STORED_WAYS; i++) {
+        stored_case c;
+        dt_program_info info;
+        const stored_way *way = &stored_ways[i];
+        const uint64_t each = way->parameter == DT_BF16 ? 2 : 4;
+        uint64_t trained = 0, large = 0;
+        REQUIRE(!stored_open(&c, way, 1));
+        dt_program_get_info(c.program, &info);
+        for (int k = 0; k < dt_store_param_count(c.store); k++) {
+            dt_param_info p;
+            CHECK(!dt_store_get_param(c.store, k, &p));
+            CHECK(p.dtype == (p.buffer ? DT_F32 : way->parameter));
+            trained += (p.elements + 255) / 256 * 256;
+            large += p.elements >= 4096 ? p.elements : 0;
+        }
+        CHECK(info.param_bytes >= each * trained && info.param_bytes <= each * (trained + 512));
+        CHECK(info.param_bytes ==
+              ((dti_cpu_memory *)(void *)c.store->memories[DTI_ARENA_PARAM])->bytes);
+        CHECK(info.state_bytes ==
+              ((dti_cpu_memory *)(void *)c.store->memories[DTI_ARENA_STATE])->bytes);
+        CHECK(large > 0 && (double)info.state_bytes >= 0.9 * moments[i] * (double)large);
+        CHECK((double)info.state_bytes <=
+              moments[i] * (double)large + 8.0 * (double)(trained - large) + 16384.0);
+        dt_ctx_destroy(c.m.ctx);
+    }
+}
+
+/* ---- what is learnt */
+
+static double stored_loss(const stored_way *way, uint64_t seed) {
+    stored_case c;
+    if (!CHECK_TEXT(!stored_open(&c, way, seed), "store"))
+        return INFINITY;
+    double sum = 0;
+    stored_train(&c, 15);
+    for (int i = 0; i < 10; i++)
+        sum += stored_train(&c, 1) / 10;
+    dt_ctx_destroy(c.m.ctx);
+    return sum;
+}
+
+TEST(bf16_parameters_learn_as_well_as_f32_does_with_other_seeds) {
+    stored_way plain = stored_ways[0];
+    double least = INFINITY, most = 0;
+    plain.parameter = DT_F32;
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        const double loss = stored_loss(&plain, seed);
+        least = fmin(least, loss);
+        most = fmax(most, loss);
+    }
+    for (int i = 0; i < STORED_WAYS && stored_ways[i].parameter == DT_BF16; i++) {
+        const double loss = stored_loss(&stored_ways[i], 1);
+        CHECK_TEXT(loss <= most, "%s: loss %g, f32 has %g to %g", stored_ways[i].name, loss, least,
+                   most);
+    }
+}
+
+/* ---- Adam with moments of 8 bits, in float64 */
+
+enum { STORED_N = 5000 };
+
+TEST(adam_with_moments_of_8_bits_follows_the_published_algorithm) {
+    dt_ctx *ctx;
+    dt_graph *g;
+    dt_store *s;
+    dt_program *p;
+    double maps[2][256], w[STORED_N] = {0}, m[STORED_N] = {0}, v[STORED_N] = {0};
+    float c[STORED_N], got[3][STORED_N];
+    uint32_t state = 5;
+    int far = 0;
+    const dt_optim_desc adam = {.kind = DT_OPTIM_ADAM, .lr = 0.1, .state_dtype = DT_STATE_8BIT};
+    stored_map(false, maps[0]);
+    stored_map(true, maps[1]);
+    REQUIRE(!dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true, .threads = 1}, &ctx) &&
+            !dt_graph_create(ctx, &g));
+    dt_tensor x = dt_param(g, "w", dt_dims(STORED_N), (dt_init){.kind = DT_INIT_CONSTANT});
+    dt_tensor slope = dt_input_shared(g, "c", DT_F32, dt_dims(STORED_N));
+    dt_tensor loss = dt_mean_loss(dt_sum(dt_mul(x, slope), dt_dims(0), false));
+    REQUIRE(!dt_store_create(g, &(dt_store_desc){.device = "cpu"}, &s) &&
+            !dt_program_create(s, &(dt_program_desc){.loss = loss, .optim = &adam}, &p));
+    for (int step = 1; step <= 5; step++) {
+        for (int i = 0; i < STORED_N; i++)
+            c[i] = ((float)(train_random(&state) % 2001) - 1000.0f) / 1000.0f + 0.3f;
+        CHECK(!dt_program_write(p, slope, c, sizeof c) && !dt_program_run(p, NULL, NULL));
+        for (int i = 0; i < STORED_N; i++) {
+            const double b1 = 1 - pow(0.9, step), b2 = 1 - pow(0.999, step), d = c[i];
+            m[i] = 0.9 * m[i] + 0.1 * d;
+            v[i] = 0.999 * v[i] + 0.001 * d * d;
+            w[i] -= 0.1 / b1 * m[i] / (sqrt(v[i]) / sqrt(b2) + 1e-8);
+        }
+        stored_quantize(maps[1], m, STORED_N);
+        stored_quantize(maps[0], v, STORED_N);
+    }
+    for (int k = 0; k < 3; k++) {
+        const dt_value_kind kind = k ? (dt_value_kind)(DT_VALUE_MOMENT1 + k - 1) : DT_VALUE_PARAM;
+        const double *want = k == 0 ? w : k == 1 ? m : v;
+        CHECK(!dt_store_read(s, 0, kind, got[k], sizeof got[k]));
+        for (int i = 0; i < STORED_N; i++) /* a tie that f32 decides otherwise is another code */
+            far += fabs((double)got[k][i] - want[i]) > 1e-5 + 1e-3 * fabs(want[i]);
+    }
+    CHECK_TEXT(far <= STORED_N / 500, "%d of %d differ", far, 3 * STORED_N);
+    dt_ctx_destroy(ctx);
+}
+
+/* ---- files and the host */
+
+TEST(a_store_of_bf16_loads_f32_to_the_nearest_and_saves_bf16) {
+    const char *wide = "build/test_stored_f32.safetensors", *half = "build/test_stored_bf16.st";
+    const stored_way plain = {"f32", DT_F32, stored_ways[0].optim};
+    stored_case a, b, c;
+    uint64_t hash[2];
+    dt_safetensors *file;
+    dt_safetensors_tensor x;
+    REQUIRE(!stored_open(&a, &plain, 1) && !stored_open(&b, &stored_ways[0], 2) &&
+            !stored_open(&c, &stored_ways[0], 3));
+    CHECK(!dt_store_save(a.store, wide) && !dt_store_load(b.store, wide));
+    for (int i = 0; i < dt_store_param_count(a.store); i++) {
+        dt_param_info p;
+        float from[8192], to[8192];
+        CHECK(!dt_store_get_param(b.store, i, &p));
+        REQUIRE(p.elements <= 8192);
+        CHECK(!dt_store_read(a.store, i, DT_VALUE_PARAM, from, 4 * p.elements) &&
+              !dt_store_read(b.store, i, DT_VALUE_PARAM, to, 4 * p.elements));
+        for (uint64_t k = 0; k < p.elements; k++)
+            CHECK(to[k] == (p.buffer ? from[k] : dti_f32_from_bf16(dti_bf16_from_f32(from[k]))));
+    }
+    stored_train(&b, 2);
+    CHECK(!dt_store_save(b.store, half) && !dt_store_load(c.store, half));
+    CHECK(!dt_store_hash(b.store, &hash[0]) && !dt_store_hash(c.store, &hash[1]) &&
+          hash[0] == hash[1]);
+    CHECK(!dt_safetensors_open(a.m.ctx, half, &file) &&
+          !dt_safetensors_get_tensor(file, dt_safetensors_find(file, "fc0.weight"), &x));
+    CHECK(!strcmp(x.dtype, "BF16"));
+    dt_safetensors_close(file);
+    dt_ctx_destroy(a.m.ctx);
+    dt_ctx_destroy(b.m.ctx);
+    dt_ctx_destroy(c.m.ctx);
+    remove(wide);
+    remove(half);
+}
+
+/* ---- what is refused */
+
+static void stored_refused(const char *text, dt_dtype parameter, dt_optim_desc optim,
+                           const char *devices, int zero) {
+    train_model m;
+    dt_trainer *t;
+    REQUIRE(stored_model(&m, 1, 0));
+    dt_trainer_desc d = train_desc(&m);
+    d.optim = &optim;
+    d.parameter_dtype = parameter;
+    d.devices = devices;
+    d.parallel.zero_stage = (dt_zero_stage)zero;
+    CHECK_TEXT(dt_trainer_create(m.graph, &d, &t) != DT_OK, "%s", text);
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), text);
+    dt_ctx_destroy(m.ctx);
+}
+
+TEST(what_fewer_bits_cannot_be_combined_with_is_refused_by_name) {
+    const dt_optim_desc adam = {.kind = DT_OPTIM_ADAM};
+    dt_optim_desc o = adam;
+    stored_refused(".parameter_dtype is i32; give DT_F32 or DT_BF16", DT_I32, adam, "cpu", 0);
+    stored_refused(".parameter_dtype = DT_BF16 cannot be combined with .parallel.zero_stage = 2",
+                   DT_BF16, adam, "cpu:2", 2);
+    o.state_dtype = DT_STATE_8BIT;
+    stored_refused(".optim->state_dtype cannot be combined with .parallel.zero_stage = 1", DT_F32,
+                   o, "cpu:2", 1);
+    o.state_dtype = (dt_state_dtype)3;
+    stored_refused(".state_dtype is 3; it must be a dt_state_dtype", DT_F32, o, "cpu", 0);
+    o = (dt_optim_desc){.kind = DT_OPTIM_ADAGRAD, .state_dtype = DT_STATE_BF16};
+    stored_refused("Adagrad has no .state_dtype but DT_STATE_F32", DT_F32, o, "cpu", 0);
+    o = (dt_optim_desc){.kind = DT_OPTIM_MUON};
+    stored_refused("cannot be combined with an optimizer of whole parameters", DT_BF16, o, "cpu",
+                   0);
+    o = adam;
+    o.average.kind = DT_AVERAGE_EMA;
+    stored_refused("cannot be combined with .optim->average", DT_BF16, o, "cpu", 0);
+    o = adam;
+    o.groups[0] = (dt_optim_group){.params = "fc0.*", .sparse = true};
+    stored_refused(".groups with .sparse cannot be combined", DT_BF16, o, "cpu", 0);
+}
