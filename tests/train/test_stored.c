@@ -505,6 +505,124 @@ TEST(a_store_of_bf16_loads_f32_to_the_nearest_and_saves_bf16) {
     remove(half);
 }
 
+/* ---- a step's values */
+
+/* Loss, outputs and gradients are those of f32 parameters that have the same values. */
+static void stored_like_wide(int kind, const dt_program_desc *more) {
+    const char *path = "build/test_stored_like.safetensors";
+    train_model m;
+    dt_store *s[2];
+    dt_program *p[2];
+    dt_report r[2] = {{0}};
+    static float out[2][TRAIN_ROWS * TRAIN_CLASSES], w[2][8192];
+    REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true, .threads = 1}, kind));
+    for (int i = 0; i < 2; i++) {
+        const dt_store_desc d = {.device = "cpu", .parameter_dtype = i ? DT_F32 : DT_BF16};
+        dt_program_desc desc = *more;
+        desc.loss = m.loss;
+        desc.outputs[0] = m.logits;
+        desc.batch = TRAIN_ROWS;
+        REQUIRE(!dt_store_create(m.graph, &d, &s[i]) && !(i && dt_store_load(s[1], path)));
+        CHECK_TEXT(!dt_program_create(s[i], &desc, &p[i]), "%s", dt_ctx_error(m.ctx));
+        CHECK(!dt_program_write(p[i], m.x, m.data.x, sizeof m.data.x) &&
+              !dt_program_write(p[i], m.t, m.data.t, sizeof m.data.t));
+        CHECK(i || !dt_store_save(s[0], path));
+        CHECK(!dt_program_run(p[i], NULL, &r[i]) &&
+              !dt_program_read(p[i], m.logits, out[i], sizeof out[i]));
+    }
+    CHECK(r[0].loss == r[1].loss && !memcmp(out[0], out[1], sizeof out[0]));
+    for (int k = 0; k < dt_store_param_count(s[0]); k++) {
+        dt_param_info info;
+        CHECK(!dt_store_get_param(s[0], k, &info));
+        if (info.buffer || info.frozen)
+            continue;
+        for (int i = 0; i < 2; i++)
+            CHECK(!dt_store_read(s[i], k, DT_VALUE_GRADIENT, w[i], 4 * info.elements));
+        CHECK_TEXT(!memcmp(w[0], w[1], 4 * info.elements), "%s", info.name);
+    }
+    dt_ctx_destroy(m.ctx);
+    remove(path);
+}
+
+TEST(a_step_with_bf16_parameters_has_the_bits_of_f32_ones_with_their_values) {
+    for (int kind = 0; kind <= TRAIN_PARTS; kind++)
+        stored_like_wide(kind, &(dt_program_desc){.gradients = true});
+}
+
+/* An output that is a parameter, and nodes that the application has in 16 bits. */
+TEST(a_bf16_parameter_is_f32_to_the_application) {
+    dt_ctx *ctx;
+    dt_graph *g;
+    dt_store *s;
+    dt_program *p;
+    float w[6], y[6], z[6];
+    REQUIRE(!dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx) && !dt_graph_create(ctx, &g));
+    dt_tensor x = dt_param(g, "w", dt_dims(6), (dt_init){.kind = DT_INIT_NORMAL, .b = 1.0f});
+    dt_tensor half = dt_cast(dt_square(dt_cast(x, DT_BF16)), DT_F32);
+    REQUIRE(!dt_store_create(g, &(dt_store_desc){.device = "cpu", .parameter_dtype = DT_BF16}, &s));
+    CHECK_TEXT(!dt_program_create(s, &(dt_program_desc){.outputs = {x, half}}, &p), "%s",
+               dt_ctx_error(ctx));
+    CHECK(!dt_program_run(p, NULL, NULL) && !dt_store_read(s, 0, DT_VALUE_PARAM, w, sizeof w) &&
+          !dt_program_read(p, x, y, sizeof y) && !dt_program_read(p, half, z, sizeof z));
+    CHECK(!memcmp(w, y, sizeof w));
+    for (int i = 0; i < 6; i++)
+        CHECK(z[i] == dti_f32_from_bf16(dti_bf16_from_f32(w[i] * w[i])));
+    dt_ctx_destroy(ctx);
+}
+
+/* ---- other ways through a store */
+
+TEST(a_store_in_fewer_bits_is_restored_reset_and_copied) {
+    for (int i = 0; i < STORED_WAYS; i++) {
+        const stored_way plain = {"f32", DT_F32, {.kind = DT_OPTIM_ADAM}};
+        stored_case c;
+        dt_store *copy, *wide;
+        uint64_t hash[3], step;
+        REQUIRE(!stored_open(&c, &stored_ways[i], 1));
+        CHECK(!dt_store_state_hash(c.store, &hash[0]));
+        stored_train(&c, 2);
+        CHECK(!dt_store_state_hash(c.store, &hash[1]));
+        CHECK_TEXT(!dt_store_restore(c.store, "cpu", &step), "%s", dt_ctx_error(c.m.ctx));
+        CHECK(!dt_store_state_hash(c.store, &hash[2]) && hash[1] == hash[2] && step == 2);
+        const dt_store_desc d = {.device = "cpu", .parameter_dtype = stored_ways[i].parameter};
+        CHECK(!dt_store_create(c.m.graph, &d, &copy) && !dt_store_copy(c.store, copy));
+        CHECK(!dt_store_hash(c.store, &hash[1]) && !dt_store_hash(copy, &hash[2]));
+        CHECK(hash[1] == hash[2]);
+        CHECK(!dt_store_create(c.m.graph, &(dt_store_desc){.device = "cpu"}, &wide));
+        if (stored_ways[i].parameter != plain.parameter) {
+            CHECK(dt_store_copy(c.store, wide) == DT_ERROR_UNSUPPORTED);
+            CHECK_CONTAINS(dt_ctx_error(c.m.ctx), "bf16 in one store and f32 in the other");
+        }
+        CHECK(!dt_store_reset(c.store, DT_RESET_ALL) && !dt_store_state_hash(c.store, &hash[1]));
+        CHECK_TEXT(hash[0] == hash[1], "%s", stored_ways[i].name);
+        dt_ctx_destroy(c.m.ctx);
+    }
+}
+
+TEST(the_host_reads_and_writes_values_in_fewer_bits_as_floats) {
+    for (int i = 0; i < STORED_WAYS; i++) {
+        static float x[8192], y[8192];
+        stored_case c;
+        dt_param_info p;
+        REQUIRE(!stored_open(&c, &stored_ways[i], 1));
+        stored_train(&c, 2);
+        const int at = dt_store_find(c.store, "fc0.weight");
+        REQUIRE(!dt_store_get_param(c.store, at, &p) && p.elements <= 8192);
+        for (int kind = 0; kind <= DT_VALUE_MOMENT1; kind += DT_VALUE_MOMENT1) {
+            const size_t bytes = 4 * (size_t)p.elements;
+            for (uint64_t k = 0; k < p.elements; k++)
+                x[k] = sinf((float)k);
+            CHECK(!dt_store_write(c.store, at, (dt_value_kind)kind, x, bytes) &&
+                  !dt_store_read(c.store, at, (dt_value_kind)kind, y, bytes));
+            double worst = 0;
+            for (uint64_t k = 0; k < p.elements; k++)
+                worst = fmax(worst, fabs((double)y[k] - sin((double)k)));
+            CHECK_TEXT(worst <= 0.01, "%s: %g", stored_ways[i].name, worst);
+        }
+        dt_ctx_destroy(c.m.ctx);
+    }
+}
+
 /* ---- what is refused */
 
 static void stored_refused(const char *text, dt_dtype parameter, dt_optim_desc optim,
