@@ -327,7 +327,6 @@ static dt_result dti_parallel_make(dti_parallel *par) {
     par->counters = dti_alloc_array(par->base, DTI_UNITS_COUNTERS, sizeof *par->counters);
     if (!par->buckets || !par->counters)
         return DT_ERROR_MEMORY;
-    par->bucket_count = 0;
     if (dti_parallel_is_local(par) || !dti_parallel_keeps_gradients(par))
         par->bucket_count = dti_buckets_make(par, par->replicas[0].store, par->buckets);
     DTI_TRY(dti_owners_cut(par));
@@ -370,6 +369,7 @@ static void dti_parallel_unbuild(dti_parallel *par) {
     DTI_FREE(par->base, par->buckets, par->partial, par->rounded, par->undo, par->owners,
              par->counters);
     par->buckets = NULL;
+    par->bucket_count = 0; /* get_info may come before they are made again */
     par->partial = par->undo = NULL;
     par->rounded = NULL;
     par->owners = NULL;
