@@ -21,9 +21,10 @@ typedef void dt_init_fn(void *user, const char *name, dt_shape shape, float *val
  * step waits until they are read. dt_program_start starts no step ahead of it.
  *
  * parameter_dtype DT_BF16: on the CPU. A step computes with the stored values, and gradients are
- * f32. The update computes in f32 and is rounded stochastically: the same bits for any number of
- * threads and replicas, and after a resume. Reading gives f32, and writing rounds to the nearest.
- * Not with averages, .sparse groups, sharded or split parameters, or parameter servers. */
+ * f32. The update computes in f32 and is rounded stochastically. It has the same bits for any number
+ * of threads and replicas, and after a resume. Reading gives f32. Writing rounds to the nearest.
+ * Cannot be combined with averages, .sparse groups, sharded or split parameters, or parameter
+ * servers. */
 typedef struct dt_store_desc {
     const char *device;        /* see above; NULL = "auto" */
     uint64_t seed;             /* of the initial values */
@@ -267,8 +268,8 @@ typedef struct dt_optim_desc {
     dt_optim_group groups[DT_MAX_GROUPS - 1];
     dt_schedule schedule[DT_MAX_PHASES]; /* of the rate; {{0}}: lr in every step */
     dt_average average;                  /* {0} = none */
-    /* Of moments; 0 = DT_STATE_F32. The same in all programs of a store. Not with .average, .sparse
-     * groups, sharded or split parameters, or parameter servers. */
+    /* Of moments; 0 = DT_STATE_F32. The same in all programs of a store. Cannot be combined with
+     * .average, and what dt_store_desc.parameter_dtype cannot be either. */
     dt_state_dtype state_dtype;
 } dt_optim_desc;
 
