@@ -199,7 +199,8 @@ static void dti_table_stored(const dti_code *code) {
         const dt_state_dtype state = dti_layout_state(l, p);
         block = word & DTI_TABLE_FIRST ? 0 : block + 1;
         to[DTI_STORED_BLOCK] = block | (state == DT_STATE_F32 ? DTI_STORED_F32 : 0u);
-        to[DTI_STORED_STATE] = (uint32_t)dti_layout_state_at(l, p) + block * dti_stored_words(state);
+        to[DTI_STORED_STATE] =
+            (uint32_t)dti_layout_state_at(l, p) + block * dti_stored_words(state);
     }
 }
 
@@ -216,7 +217,7 @@ static dt_result dti_pass_table(dti_lowering *w) {
     code->table_entries += code->buffer_entries;
     const bool stored = dti_layout_is_stored(code->layout);
     code->table_bytes = (uint64_t)DTI_WORD_BYTES * DTI_MAX(code->table_entries, 1u) *
-                        (DTI_TABLE_WORDS + (stored ? DTI_STORED_WORDS : 0));
+                        (DTI_TABLE_WORDS + (stored ? DTI_STORED_WORDS : 0u));
     code->table = dti_alloc(code->base, (size_t)code->table_bytes);
     DTI_HAVE(code->table);
     dti_table_fill_all(code);

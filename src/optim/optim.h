@@ -79,7 +79,8 @@ typedef struct dti_map8 {
 static void dti_map8_make(dti_map8 *m, bool is_signed);
 /* Words of a block of moments: of 8 bits the codes, then the scale. */
 static inline uint32_t dti_stored_words(dt_state_dtype type) {
-    return type == DT_STATE_8BIT ? DTI_BLOCK / 4 + 1 : DTI_BLOCK / (type == DT_STATE_F32 ? 1 : 2);
+    return type == DT_STATE_8BIT ? DTI_BLOCK / 4u + 1u
+                                 : DTI_BLOCK / (type == DT_STATE_F32 ? 1u : 2u);
 }
 static uint64_t dti_stored_bytes(dt_state_dtype type, uint64_t elements);
 /* n elements of a block. words: DTI_STORED_DRAWS, for stochastic rounding to bf16; NULL: to the
