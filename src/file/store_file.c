@@ -68,7 +68,8 @@ static dt_result dti_store_save_items(dti_saving *s) {
 }
 
 /* In place, to the file's type. INVALID: a finite value would become infinite. */
-static dt_result dti_store_save_round(const dti_saving *s, const dt_param_info *info, float *values) {
+static dt_result dti_store_save_round(const dti_saving *s, const dt_param_info *info,
+                                      float *values) {
     const dt_dtype dtype = dti_store_save_dtype(s, info);
     const size_t count = (size_t)info->elements;
     /* from here on both round to infinity */
@@ -235,10 +236,11 @@ static dt_result dti_store_check_values(const dti_loading *l, const char *name,
         float x;
         dti_f32_from_weight(&x, (const char *)weight->data + at * dti_dtype_bytes(dtype), dtype, 1);
         if (dti_finite_f32(x) && !dti_finite_f32(dti_f32_from_bf16(dti_bf16_from_f32(x))))
-            return dti_fail(dti_store_base(l->store), DT_ERROR_INVALID,
-                            "%s: value %llu of \"%s\", %g, does not fit into BF16, whose largest is "
-                            "3.39e38; scale the weights, or give .parameter_dtype DT_F32",
-                            l->path, (unsigned long long)at, name, (double)x);
+            return dti_fail(
+                dti_store_base(l->store), DT_ERROR_INVALID,
+                "%s: value %llu of \"%s\", %g, does not fit into BF16, whose largest is "
+                "3.39e38; scale the weights, or give .parameter_dtype DT_F32",
+                l->path, (unsigned long long)at, name, (double)x);
     }
     for (at = 0; at < count && dtype == DT_F64; at++) {
         memcpy(&wide, (const char *)weight->data + at * sizeof wide, sizeof wide);
@@ -270,8 +272,8 @@ static dt_result dti_store_load_params(dti_loading *l, dti_text *text, bool writ
         l->loaded++;
         *largest = DTI_MAX(*largest, param.elements);
         if (!write) {
-            DTI_TRY(dti_store_check_values(l, name, &weight, param.elements,
-                                           param.dtype == DT_BF16));
+            DTI_TRY(
+                dti_store_check_values(l, name, &weight, param.elements, param.dtype == DT_BF16));
             continue;
         }
         dti_weight_floats(&weight, &dtype);
