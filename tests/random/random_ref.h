@@ -148,7 +148,7 @@ static bool rnd_ref_cast(rnd_ref *r) {
     dt_graph *g = r->b.graph;
     uint32_t *now = calloc(g->count, sizeof *now);
     dt_tensor *in = calloc((size_t)g->input_count + 1, sizeof *in);
-    dti_cast_graph(g, now, in);
+    dti_cast_graph(g, DT_PRECISION_BF16, now, in);
     for (int i = 0; i < r->m->count; i++)
         r->b.at[i].id = now[r->b.at[i].id];
     free(now);
