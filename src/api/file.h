@@ -25,8 +25,8 @@ DT_API dt_result dt_store_save(dt_store *store, const char *path);
 /* What a file gets. {0}: all parameters, as F32. */
 typedef struct dt_save_desc {
     const char *params; /* patterns of names in the store; NULL = "*" */
-    /* Write averages of parameters (dt_optim_desc.average) under the parameters' names. Buffers, and
-     * parameters without an average, are written as they are. */
+    /* Write averages of parameters (dt_optim_desc.average) under the parameters' names. Buffers,
+     * and parameters without an average, are written as they are. */
     bool averaged;
     /* DT_F32, DT_BF16 or DT_F16: rounded to nearest even, a NaN as the quiet one without a payload.
      * A finite value that would round to infinity (F16: from 65520 on) is INVALID. */

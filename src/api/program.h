@@ -21,8 +21,9 @@ typedef void dt_init_fn(void *user, const char *name, dt_shape shape, float *val
  * step waits until they are read. dt_program_start starts no step ahead of it.
  *
  * parameter_dtype DT_BF16: on the CPU. A step computes with the stored values, and gradients are
- * f32. The update computes in f32 and is rounded stochastically. It has the same bits for any number
- * of threads and replicas, and after a resume. Reading gives f32. Writing rounds to the nearest.
+ * f32. The update computes in f32 and is rounded stochastically. It has the same bits for any
+ * number of threads and replicas, and after a resume. Reading gives f32. Writing rounds to the
+ * nearest.
  * Cannot be combined with averages, .sparse groups, sharded or split parameters, or parameter
  * servers. */
 typedef struct dt_store_desc {

@@ -264,8 +264,8 @@ typedef struct dt_trainer_desc {
     /* Leave out steps in which no loss of the batch (DT_TRAIN_LOCAL: of a replica's part) has a
      * target that counts. Their samples are used up. Makes .limits.in_flight 1; 2 is INVALID. */
     bool skip_empty;
-    uint64_t seed;   /* of initial values, order of samples and dropout */
-    bool no_shuffle; /* take the rows in order in every epoch */
+    uint64_t seed;            /* of initial values, order of samples and dropout */
+    bool no_shuffle;          /* take the rows in order in every epoch */
     dt_dtype parameter_dtype; /* as dt_store_desc.parameter_dtype; 0 = DT_F32 */
 
     /* Names as in dt_store_desc.device, separated by commas; NULL = "auto". "cpu:2" is two CPU

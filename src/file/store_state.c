@@ -3,8 +3,8 @@
  * value is written. */
 
 /* Words of the tensor "dtrain.store", u64 each; of MOMENTS bits 8 to 15 are the dt_state_dtype.
- * Then of each parameter the kind of optimizer, and of one with an average in bits 8 to 15 1 + the moment that it is, from bit 16 on the step that it
- * counts from. */
+ * Then of each parameter the kind of optimizer, and of one with an average in bits 8 to 15 1 + the
+ * moment that it is, from bit 16 on the step that it counts from. */
 enum {
     DTI_STORE_VERSION,
     DTI_STORE_STEP,

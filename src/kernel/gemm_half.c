@@ -8,16 +8,16 @@
 #define DTI_GEMM_HALF_WIDE_ROWS 512 /* of sums in double of pairs */
 
 /* What makes elements of C of complete sums. */
-typedef struct dti_gemm_half_end {
+typedef struct dti_gemm_half_out {
     dti_gemm_strip strip;
     const dti_isa_kernels *kernels;
     const dti_gemm *gemm;
     int64_t i, j; /* of C: where the strip's block begins */
     float bias[DTI_GEMM_STRIP_COLS], operand[DTI_GEMM_STRIP_COLS];
-} dti_gemm_half_end;
+} dti_gemm_half_out;
 
 typedef struct dti_gemm_half_room {
-    dti_gemm_half_end end;
+    dti_gemm_half_out end;
     float a[DTI_GEMM_HALF_ROWS * DTI_GEMM_PAIR_CHUNK];
     float b[DTI_GEMM_PAIR_CHUNK * DTI_GEMM_HALF_COLS];
     float c[DTI_GEMM_HALF_ROWS * DTI_GEMM_STRIP_ROW];
@@ -37,7 +37,7 @@ static size_t dti_gemm_half_scratch_bytes(const dti_gemm *g) {
     const size_t room =
         DTI_GEMM_64(sizeof(dti_gemm_half_room)) +
         (DTI_GEMM_PACKED_A(DTI_GEMM_PAIR_CHUNK) + DTI_GEMM_PACKED_B) * sizeof(float);
-    const size_t pairs = DTI_GEMM_64(sizeof(dti_gemm_half_end)) +
+    const size_t pairs = DTI_GEMM_64(sizeof(dti_gemm_half_out)) +
                          (DTI_GEMM_STRIP_ROWS * DTI_GEMM_STRIP_ROW +
                           DTI_GEMM_PACKED_A(DTI_GEMM_KC) + DTI_GEMM_PACKED_B) *
                              sizeof(float) +
@@ -61,7 +61,7 @@ static void dti_gemm_half_line(const dti_isa_kernels *k, float *to, const void *
 
 /* ---- to C: bias, epilogue, type, in IEEE's modes as everywhere */
 
-static void dti_gemm_half_row(dti_gemm_half_end *e, float *sums, int64_t at, int64_t cols) {
+static void dti_gemm_half_row(dti_gemm_half_out *e, float *sums, int64_t at, int64_t cols) {
     const dti_gemm_half *h = e->gemm->half;
     const dti_isa_kernels *k = e->kernels;
     const int epilogue = e->gemm->epilogue;
@@ -83,9 +83,9 @@ static void dti_gemm_half_row(dti_gemm_half_end *e, float *sums, int64_t at, int
         memcpy(to, sums, (size_t)cols * sizeof *sums);
 }
 
-static void dti_gemm_half_finish(dti_gemm_strip *strip, int64_t i, int64_t rows, int64_t j,
-                                 int64_t cols) {
-    dti_gemm_half_end *e = (dti_gemm_half_end *)(void *)strip;
+static void dti_gemm_half_out(dti_gemm_strip *strip, int64_t i, int64_t rows, int64_t j,
+                              int64_t cols) {
+    dti_gemm_half_out *e = (dti_gemm_half_out *)(void *)strip;
     const dti_gemm *g = e->gemm;
     const dti_gemm_half *h = g->half;
     const dti_fp_modes modes = dti_fp_enter();
@@ -102,7 +102,7 @@ static void dti_gemm_half_finish(dti_gemm_strip *strip, int64_t i, int64_t rows,
 
 /* k of several chunks: rectangles, whose sums are complete before any goes to C. */
 static void dti_gemm_pairs_long(const dti_isa_kernels *k, const dti_gemm *g,
-                                const dti_gemm_block *all, dti_gemm_half_end *end, float *scratch,
+                                const dti_gemm_block *all, dti_gemm_half_out *end, float *scratch,
                                 float *sums, double *wide) {
     for (int64_t j = 0; j < all->n; j += DTI_GEMM_WIDE_COLS)
         for (int64_t i = 0; i < all->m; i += DTI_GEMM_HALF_WIDE_ROWS) {
@@ -120,7 +120,7 @@ static void dti_gemm_pairs_long(const dti_isa_kernels *k, const dti_gemm *g,
                 k->gemm_pairs(&part, scratch);
             for (int64_t r = 0; r < part.m && all->strip; r++) {
                 end->strip.sums = sums + r * part.n;
-                dti_gemm_half_finish(&end->strip, i + r, 1, j, part.n);
+                dti_gemm_half_out(&end->strip, i + r, 1, j, part.n);
             }
         }
 }
@@ -128,11 +128,11 @@ static void dti_gemm_pairs_long(const dti_isa_kernels *k, const dti_gemm *g,
 static void dti_gemm_pairs_block(const dti_isa_kernels *k, const dti_gemm *g, int64_t i0,
                                  int64_t i1, int64_t j0, int64_t j1, void *scratch) {
     const dti_gemm_half *h = g->half;
-    dti_gemm_half_end *end = scratch;
+    dti_gemm_half_out *end = scratch;
     float *strip = (float *)(void *)((char *)scratch + DTI_GEMM_64(sizeof *end));
     float *packed = strip + DTI_GEMM_STRIP_ROWS * DTI_GEMM_STRIP_ROW;
     double *wide = (double *)(void *)(packed + DTI_GEMM_PACKED_A(DTI_GEMM_KC) + DTI_GEMM_PACKED_B);
-    end->strip = (dti_gemm_strip){strip, dti_gemm_half_finish};
+    end->strip = (dti_gemm_strip){strip, dti_gemm_half_out};
     end->kernels = k;
     end->gemm = g;
     end->i = i0, end->j = j0;
@@ -227,7 +227,7 @@ static void dti_gemm_half_one(const dti_isa_kernels *k, const dti_gemm *g, bool 
         dti_gemm_half_chunk(k, g, pairs, i0, j0, k0, block, room);
     }
     room->end.strip.sums = room->c;
-    dti_gemm_half_finish(&room->end.strip, i0, block->m, j0, block->n);
+    dti_gemm_half_out(&room->end.strip, i0, block->m, j0, block->n);
 }
 
 /* Rows [i0, i1) and columns [j0, j1) of C. */

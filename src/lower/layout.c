@@ -28,7 +28,8 @@ static void dti_layout_set_state(dti_layout *layout, dt_state_dtype state) {
     for (uint32_t i = layout->param_count; i-- > 0;) {
         dti_param *p = &layout->params[i];
         p->state = words;
-        words += dti_ceil_div(p->elements, DTI_BLOCK) * dti_stored_words(dti_layout_state(layout, p));
+        words +=
+            dti_ceil_div(p->elements, DTI_BLOCK) * dti_stored_words(dti_layout_state(layout, p));
     }
     layout->state_words = dti_ceil_div(words, 4) * 4; /* arrays are counted in fours */
 }

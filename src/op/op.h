@@ -9,7 +9,8 @@
  *   autocast.c           mixed precision: the types of a row's inputs
  *   name.c               how messages call a tensor
  *   emit.h, emit.c       listings: launches and values before anything has a place
- *   cpu_task.h, stage.c  how a launch runs on the CPU; operands in 16 bits for kernels of floats
+ *   cpu_task.h           how a launch runs on the CPU
+ *   stage.c              operands in 16 bits, for kernels of floats
  *   walk.c               the walk of elementwise kernels
  *   moved.c              where an element comes from, through ops that move values
  *   parted.c             rules of families for tensors split over tensor ranks

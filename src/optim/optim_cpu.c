@@ -279,8 +279,8 @@ static void *dti_cpu_stored_value(const dti_cpu_task *task, const uint32_t *row,
     const bool half = task->launch->dtype[0] != DT_F32;
     const uint64_t more =
         half && row[DTI_TABLE_PARAM] & DTI_TABLE_BUFFER ? s->words[DTI_STORED_BLOCK] : 0;
-    return (char *)task->buf[0] + (block + (more & ~DTI_STORED_F32)) * DTI_BLOCK *
-                                      dti_dtype_bytes(task->launch->dtype[0]);
+    return (char *)task->buf[0] +
+           (block + (more & ~DTI_STORED_F32)) * DTI_BLOCK * dti_dtype_bytes(task->launch->dtype[0]);
 }
 
 static const dti_map8 *dti_cpu_stored_map(const dti_cpu_stored *s, int value) {
@@ -308,8 +308,8 @@ static void dti_cpu_stored_read(const dti_cpu_task *task, const uint32_t *row, d
 static void dti_cpu_stored_write(const dti_cpu_task *task, const uint32_t *row,
                                  const dti_cpu_stored *s, const dti_cpu_update *u) {
     uint32_t words[DTI_STORED_DRAWS];
-    const uint64_t seed =
-        task->step[DTI_STEP_SEED_LO] | (uint64_t)task->step[DTI_STEP_SEED_HI] << 32;
+    const uint64_t seed = task->step[DTI_STEP_SEED_LO] | (uint64_t)task->step[DTI_STEP_SEED_HI]
+                                                             << 32;
     const uint64_t block = s->words[DTI_STORED_BLOCK] & ~DTI_STORED_F32;
     for (uint32_t i = 0; i <= task->launch->args.commit.moments; i++) {
         if (s->type[i] == DT_STATE_BF16)
@@ -354,8 +354,8 @@ static void dti_cpu_optim_blocks(const dti_cpu_task *task, int64_t begin, int64_
     uint32_t *state = task->buf[2], largest[DTI_OPTIM_VALUES] = {0};
     const dti_args_commit *a = &task->launch->args.commit;
     const uint32_t *row = (const uint32_t *)task->buf[3] + (a->first + begin) * DTI_TABLE_WORDS;
-    const uint32_t *words = (const uint32_t *)task->buf[3] +
-                            (size_t)a->blocks * DTI_TABLE_WORDS + begin * DTI_STORED_WORDS;
+    const uint32_t *words = (const uint32_t *)task->buf[3] + (size_t)a->blocks * DTI_TABLE_WORDS +
+                            begin * DTI_STORED_WORDS;
     const bool dry = a->flags & DTI_COMMIT_DRY, sparse = task->launch->spec[1] & DTI_OPTIM_SPARSE;
     const bool known = a->flags & DTI_COMMIT_UNTOLD || !state[DTI_CONTROL_CHECK];
     dti_cpu_update u = {.k = task->k, .kind = task->launch->spec[0], .group = UINT32_MAX};

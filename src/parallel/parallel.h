@@ -367,6 +367,9 @@ static dt_result dti_units_hide(dti_parallel *par);
 /* ---- step/reducer.c */
 /* Whether ranks exchange gradients in bf16 (DT_COMPRESS_BF16). */
 static bool dti_sums_are_rounded(const dti_parallel *par);
+/* Bytes that a rank sends of gradients of so many, as f32, or of a round's differences. */
+static uint64_t dti_sums_wire_bytes(const dti_parallel *par, uint64_t gradient_bytes);
+static void dti_sums_log(const dti_parallel *par); /* what ranks exchange, where that is not f32 */
 static dt_result dti_works_post(dt_comm *comm, dti_works *w, const dt_comm_op *op);
 /* Looks whether all have ended, or waits for it. */
 static dt_result dti_works_end(dt_comm *comm, dti_works *w, bool wait, bool *ended);

@@ -6,7 +6,7 @@
  *   store/store.h       the store: values of parameters on a device
  *   store/store.c       creates, reads and hashes one
  *   store/init.c        initial values
- *   store/stored_values.c  values in fewer bits, as floats or as they are stored
+ *   store/stored_values.c   values in fewer bits, as floats or as they are stored
  *   store/offload.c     arenas on the host, and the commit there
  *   store/host_copy.c   the state on the host, for when a device is lost
  *   codes.c             the codes of a store's programs, by description

@@ -26,7 +26,7 @@ typedef struct dti_node {
     dti_attr attr;
     const char *label;  /* NULL, or a string of the application's graph */
     const void *values; /* of an input that is a constant: its values, in that graph too */
-    uint32_t cast; /* under autocast: the node that has this value in the other type; 0 = none */
+    uint32_t cast;   /* under autocast: the node that has this value in the other type; 0 = none */
     uint32_t source; /* of such a node: what it is a cast of; 0 = none */
 } dti_node;
 

@@ -122,16 +122,6 @@ static void dti_trainer_log(const dt_trainer *t) {
                 "and on the number of replicas");
 }
 
-static void dti_trainer_log_compress(const dt_trainer *t) {
-    if (!t->desc.parallel.compress || dti_parallel_is_local(&t->par))
-        return;
-    dti_log(t->base, DT_LOG_INFO, "%s",
-            dti_sums_are_rounded(&t->par)
-                ? "compressed gradients: ranks exchange bf16 and sum float32; results also depend "
-                  "on how batch slices are spread over ranks"
-                : "compressed gradients: this is one rank, so nothing is compressed");
-}
-
 /* Devices of different kinds round differently: their replicas drift apart by it, unless each
  * parameter has an owner. A CPU's driver
  * text also has its threads, which change nothing. */
@@ -227,7 +217,7 @@ static dt_result dti_trainer_open(dt_graph *graph, const dt_trainer_desc *desc, 
     dti_own(&graph->stores, &t->owned, dti_trainer_end);
     dti_trainer_claim(t);
     dti_trainer_log(t);
-    dti_trainer_log_compress(t);
+    dti_sums_log(&t->par);
     if (dti_parallel_is_local(&t->par))
         dti_round_log(&t->par); /* every round begins with the same bits on all devices */
     else
@@ -358,15 +348,6 @@ static void dti_trainer_transients(const dti_runs *runs, dt_trainer_info *info) 
     }
 }
 
-/* Of gradients, or of a round's differences. */
-static uint64_t dti_trainer_wire_bytes(const dti_parallel *par, uint64_t gradient_bytes) {
-    if (!par->desc.comm || par->mesh.world == 1)
-        return 0;
-    if (dti_compress_is_on(par) && dti_parallel_is_local(par))
-        return dti_compress_at(par, par->bucket_count);
-    return dti_sums_are_rounded(par) ? gradient_bytes / 2 : gradient_bytes;
-}
-
 DTI_PUBLIC_INFO(dt_trainer_get_info, (const dt_trainer *t, dt_trainer_info *info), t,
                 DTI_OF(dt_trainer), (t, info)) {
     const dti_parallel *par = &t->par;
@@ -404,5 +385,5 @@ DTI_PUBLIC_INFO(dt_trainer_get_info, (const dt_trainer *t, dt_trainer_info *info
         dti_trainer_info_pipeline(par, info);
     for (uint32_t b = 0; b < par->bucket_count; b++)
         info->gradient_bytes += dti_arena_bytes(par->buckets[b].end - par->buckets[b].begin);
-    info->wire_bytes = dti_trainer_wire_bytes(par, info->gradient_bytes);
+    info->wire_bytes = dti_sums_wire_bytes(par, info->gradient_bytes);
 }

@@ -5,8 +5,9 @@
  *                      [seconds=S]
  *
  * Trains MODEL (mlp, cnn, mlp10m) on DEVICES ("cpu", "cpu:2", ...), BATCH samples a replica, one
- * thread each, with gradients in bf16 between ranks (bf16), mlp10m's hidden layers of a width, alone or as a rank of a job that dtrun and the like have started. seconds: measures
- * once and ends. Without it rank 0 is told what to do, a line each, on its standard input.
+ * thread each, with gradients in bf16 between ranks (bf16), mlp10m's hidden layers of a width,
+ * alone or as a rank of a job that dtrun and the like have started. seconds: measures once and
+ * ends. Without it rank 0 is told what to do, a line each, on its standard input.
  *
  *     train S       steps for about S seconds
  *     overlap S     in turn, again and again: a step that exchanges gradients only after the

@@ -50,7 +50,8 @@ static dt_tensor dti_pass_taken(const dti_pass *p, uint32_t id) {
 static void dti_pass_add(dti_pass *p, uint32_t id, dt_tensor dx) {
     if (dti_is_nil(dx))
         return;
-    if (p->graph->nodes[dti_autocast_source(p->graph, id)].op == DTI_OP_PARAM) /* whatever it is stored as */
+    /* a parameter's is f32, whatever it is stored as */
+    if (p->graph->nodes[dti_autocast_source(p->graph, id)].op == DTI_OP_PARAM)
         dx = dt_cast(dx, DT_F32);
     uint32_t *adjoint = &p->adjoint[dti_pass_slot(p, id)];
     dt_tensor old = {p->graph, *adjoint}, sum;

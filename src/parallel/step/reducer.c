@@ -174,6 +174,25 @@ static bool dti_sums_are_rounded(const dti_parallel *par) {
            par->mesh.world > 1 && !dti_parallel_is_local(par);
 }
 
+/* Of gradients, or of a round's differences. */
+static uint64_t dti_sums_wire_bytes(const dti_parallel *par, uint64_t gradient_bytes) {
+    if (!par->desc.comm || par->mesh.world == 1)
+        return 0;
+    if (dti_compress_is_on(par) && dti_parallel_is_local(par))
+        return dti_compress_at(par, par->bucket_count);
+    return dti_sums_are_rounded(par) ? gradient_bytes / 2 : gradient_bytes;
+}
+
+static void dti_sums_log(const dti_parallel *par) {
+    if (!par->desc.parallel.compress || dti_parallel_is_local(par))
+        return;
+    dti_log(par->base, DT_LOG_INFO, "%s",
+            dti_sums_are_rounded(par)
+                ? "compressed gradients: ranks exchange bf16 and sum float32; results also depend "
+                  "on how batch slices are spread over ranks"
+                : "compressed gradients: this is one rank, so nothing is compressed");
+}
+
 static dt_result dti_sum_post_range(dti_sum *s, dti_bucket range, int root) {
     dt_comm_op op = {.kind = root < 0 ? DT_COMM_ALL_REDUCE : DT_COMM_REDUCE,
                      .root = DTI_MAX(root, 0),

@@ -112,8 +112,8 @@ static void dti_store_remember(dt_program *p, const uint32_t *status) {
     for (uint32_t i = 0; i < DTI_OPTIM_VALUES && finite; i++) {
         finite = status[DTI_STATUS_LARGEST(i)] < 0x7f800000u;
         if (finite && !proven && i)
-            x[i] = (double)dti_status_f32(status, DTI_STATUS_LARGEST(i)) *
-                   dti_store_slack(s, (int)i);
+            x[i] =
+                (double)dti_status_f32(status, DTI_STATUS_LARGEST(i)) * dti_store_slack(s, (int)i);
     }
     if (finite && proven)
         dti_reach_step(p, p->now, (double)norm, x);
@@ -123,8 +123,8 @@ static void dti_store_remember(dt_program *p, const uint32_t *status) {
         return;
     /* of rows that were left alone nothing was told: they are as large as they were */
     const double rest = proven && dti_code_is_sparse(p->code) ? s->largest[0] : 0.0;
-    x[0] = DTI_MAX(rest, (double)dti_status_f32(status, DTI_STATUS_LARGEST(0)) *
-                             dti_store_slack(s, 0));
+    x[0] = DTI_MAX(rest,
+                   (double)dti_status_f32(status, DTI_STATUS_LARGEST(0)) * dti_store_slack(s, 0));
     dti_store_bound(p, x);
 }
 

@@ -390,8 +390,9 @@ DTI_PUBLIC(dt_store_write,
         if (!result)
             result = dti_store_locate(at, index, kind, bytes, &p);
         if (!result)
-            result = p.in_array ? dti_store_array_write(at, p.array, p.at, p.elements, data)
-                                : at->device->backend->memory_write(p.memory, p.offset, data, bytes);
+            result = p.in_array
+                         ? dti_store_array_write(at, p.array, p.at, p.elements, data)
+                         : at->device->backend->memory_write(p.memory, p.offset, data, bytes);
         if (result && at != s)
             dti_fail(s->base, result, "another replica: %s", at->base->error);
         at->written = true;
