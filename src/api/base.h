@@ -60,7 +60,7 @@ typedef enum dt_dtype {
 
 /* What the ops of a program compute in. BF16 is mixed precision, PyTorch's autocast: products,
  * and what follows them, are in bf16; norms, losses and sums are in f32 (docs/ops.md has each op).
- * Parameters, their gradients and optimizer state are f32, and so are inputs and outputs. */
+ * It changes no type of parameters, gradients, optimizer state, inputs or outputs. */
 typedef enum dt_precision { DT_PRECISION_F32, DT_PRECISION_BF16 } dt_precision;
 
 /* The severity of a log message. */

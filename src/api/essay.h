@@ -44,7 +44,7 @@
  * declarations.
  *
  * WHAT IS NOT THERE.
- * - 16-bit training on Vulkan, in f16, and without f32 parameters. On the CPU .precision has bf16.
+ * - Training in f16. .precision has bf16; parameters and moments in fewer bits are for the CPU.
  * - Many measured GPUs: an NVIDIA H200 and software drivers so far (docs/devices/README.md).
  * - Jobs that outlive a lost rank: they continue from a checkpoint. Workers of a dt_server may die.
  *

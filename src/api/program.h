@@ -23,9 +23,10 @@ typedef void dt_init_fn(void *user, const char *name, dt_shape shape, float *val
  * parameter_dtype DT_BF16: on the CPU. A step computes with the stored values, and gradients are
  * f32. The update computes in f32 and is rounded stochastically. It has the same bits for any
  * number of threads and replicas, and after a resume. Reading gives f32. Writing rounds to the
- * nearest.
- * Cannot be combined with averages, .sparse groups, sharded or split parameters, or parameter
- * servers. */
+ * nearest, and a value above 3.39e38 to infinity. A program in f32 needs an f32 copy of each
+ * parameter while it reads it; use it with .precision. Cannot be combined with averages, .sparse
+ * groups, sharded or split parameters, pipelines, local steps, parameter servers, or optimizers
+ * that need whole parameters. */
 typedef struct dt_store_desc {
     const char *device;        /* see above; NULL = "auto" */
     uint64_t seed;             /* of the initial values */
@@ -39,7 +40,7 @@ typedef struct dt_store_desc {
      * dt_store_write and init accept any value. */
     bool allow_nonfinite;
     /* What parameters are stored as: DT_F32 (0), or DT_BF16, in half of the bytes and without f32
-     * masters: see below. Buffers stay f32. */
+     * masters: see above. Buffers stay f32. */
     dt_dtype parameter_dtype;
 } dt_store_desc;
 

@@ -39,9 +39,9 @@ typedef struct dti_conv_dw {
 } dti_conv_dw;
 
 /* Windows: of x, which make y. */
-typedef struct dti_conv_shape {
+typedef struct dti_conv_geometry {
     int64_t x_size[2], y_size[2], taps[2], stride[2], pad[2], dil[2];
-} dti_conv_shape;
+} dti_conv_geometry;
 
 /* The same of operands in 16 bits: conv_half.c. conv has no pointers. */
 typedef struct dti_conv_half {

@@ -30,7 +30,8 @@ typedef struct dti_conv_half_shape {
     int64_t block;                       /* rows of y that are made together */
 } dti_conv_half_shape;
 
-static dti_conv_half_shape dti_conv_half_shape_of(const dti_conv_shape *g, int64_t ci, int64_t co) {
+static dti_conv_half_shape dti_conv_half_shape_of(const dti_conv_geometry *g, int64_t ci,
+                                                  int64_t co) {
     dti_conv_half_shape s = {.ci = ci, .co = co, .taps = g->taps[0] * g->taps[1]};
     s.k = ci * s.taps;
     s.rows = g->y_size[0], s.cols = g->y_size[1];
@@ -40,15 +41,15 @@ static dti_conv_half_shape dti_conv_half_shape_of(const dti_conv_shape *g, int64
     return s;
 }
 
-static dti_conv_shape dti_conv_geometry_of(const int64_t x[2], const int64_t y[2],
-                                           const int64_t taps[2], const int64_t stride[2],
-                                           const int64_t pad[2], const int64_t dil[2]) {
-    return (dti_conv_shape){.x_size = {x[0], x[1]},
-                            .y_size = {y[0], y[1]},
-                            .taps = {taps[0], taps[1]},
-                            .stride = {stride[0], stride[1]},
-                            .pad = {pad[0], pad[1]},
-                            .dil = {dil[0], dil[1]}};
+static dti_conv_geometry dti_conv_geometry_of(const int64_t x[2], const int64_t y[2],
+                                              const int64_t taps[2], const int64_t stride[2],
+                                              const int64_t pad[2], const int64_t dil[2]) {
+    return (dti_conv_geometry){.x_size = {x[0], x[1]},
+                               .y_size = {y[0], y[1]},
+                               .taps = {taps[0], taps[1]},
+                               .stride = {stride[0], stride[1]},
+                               .pad = {pad[0], pad[1]},
+                               .dil = {dil[0], dil[1]}};
 }
 
 /* ---- patches */
@@ -64,7 +65,7 @@ DTI_INLINE void dti_conv_half_copy(uint16_t *to, const uint16_t *from, int64_t n
 }
 
 /* The columns of y whose tap at column `tap` lies inside of x. */
-static dti_conv_span dti_conv_half_inside(const dti_conv_shape *g, int64_t tap) {
+static dti_conv_span dti_conv_half_inside(const dti_conv_geometry *g, int64_t tap) {
     const int64_t stride = g->stride[1], at = tap * g->dil[1] - g->pad[1];
     const int64_t from = at < 0 ? DTI_MIN(dti_conv_ceil(-at, stride), g->y_size[1]) : 0;
     const int64_t to = g->x_size[1] > at ? (g->x_size[1] - at - 1) / stride + 1 : 0;
@@ -72,7 +73,7 @@ static dti_conv_span dti_conv_half_inside(const dti_conv_shape *g, int64_t tap) 
 }
 
 /* Positions of a row of y, of one tap: what row `row` of x has. x: from the tap's column on. */
-DTI_INLINE void dti_conv_half_line(const dti_conv_shape *g, dti_conv_span in, uint16_t *to,
+DTI_INLINE void dti_conv_half_line(const dti_conv_geometry *g, dti_conv_span in, uint16_t *to,
                                    const uint16_t *x, int64_t row) {
     const int64_t stride = g->stride[1], cols = g->y_size[1];
     const bool inside = row >= 0 && row < g->x_size[0] && in.to > in.from;
@@ -88,7 +89,7 @@ DTI_INLINE void dti_conv_half_line(const dti_conv_shape *g, dti_conv_span in, ui
 }
 
 /* to[k * ld + position], of rows [p0, p1) of y; x: the group's image. */
-static void dti_conv_half_patches(const dti_conv_shape *g, uint16_t *to, int64_t ld,
+static void dti_conv_half_patches(const dti_conv_geometry *g, uint16_t *to, int64_t ld,
                                   const uint16_t *x, int64_t channels, int64_t p0, int64_t p1) {
     const int64_t plane = g->x_size[0] * g->x_size[1], taps = g->taps[0] * g->taps[1];
     for (int64_t tap = 0; tap < taps; tap++) {
@@ -104,8 +105,9 @@ static void dti_conv_half_patches(const dti_conv_shape *g, uint16_t *to, int64_t
 }
 
 /* The adjoint: x += patches. */
-static void dti_conv_half_gather(const dti_isa_kernels *kernels, const dti_conv_shape *g, float *x,
-                                 const float *patches, int64_t channels, int64_t p0, int64_t p1) {
+static void dti_conv_half_gather(const dti_isa_kernels *kernels, const dti_conv_geometry *g,
+                                 float *x, const float *patches, int64_t channels, int64_t p0,
+                                 int64_t p1) {
     const int64_t height = g->x_size[0], width = g->x_size[1], cols = g->y_size[1];
     const int64_t all = g->taps[0] * g->taps[1], step = g->stride[1];
     for (int64_t tap = 0; tap < all; tap++) {
@@ -129,13 +131,13 @@ static void dti_conv_half_gather(const dti_isa_kernels *kernels, const dti_conv_
 
 /* ---- images from images */
 
-static dti_conv_shape dti_conv_half_geometry(const dti_conv *c) {
+static dti_conv_geometry dti_conv_half_geometry(const dti_conv *c) {
     return dti_conv_geometry_of(c->transposed ? c->to_size : c->from_size,
                                 c->transposed ? c->from_size : c->to_size, c->taps, c->stride,
                                 c->pad, c->dil);
 }
 
-static dti_conv_half_shape dti_conv_half_of(const dti_conv *c, const dti_conv_shape *g) {
+static dti_conv_half_shape dti_conv_half_of(const dti_conv *c, const dti_conv_geometry *g) {
     const int64_t ci =
         c->transposed ? DTI_MIN(c->to_channels, DTI_CONV_HALF_IMAGE) : c->from_channels;
     return dti_conv_half_shape_of(g, ci, c->transposed ? c->from_channels : c->to_channels);
@@ -148,7 +150,7 @@ static int64_t dti_conv_half_parts(const dti_conv *c, const dti_conv_half_shape 
 }
 
 static int64_t dti_conv_half_items(const dti_conv *c) {
-    const dti_conv_shape g = dti_conv_half_geometry(c);
+    const dti_conv_geometry g = dti_conv_half_geometry(c);
     const dti_conv_half_shape s = dti_conv_half_of(c, &g);
     return c->groups * c->n * dti_conv_half_parts(c, &s);
 }
@@ -161,7 +163,7 @@ typedef struct dti_conv_half_room {
     int64_t floats;
 } dti_conv_half_room;
 
-static dti_conv_half_room dti_conv_half_lay(const dti_conv *c, const dti_conv_shape *g,
+static dti_conv_half_room dti_conv_half_lay(const dti_conv *c, const dti_conv_geometry *g,
                                             const dti_conv_half_shape *s, float *memory) {
     const int64_t n = s->block * s->cols, plane = g->x_size[0] * g->x_size[1];
     size_t at = 0;
@@ -179,7 +181,7 @@ static dti_conv_half_room dti_conv_half_lay(const dti_conv *c, const dti_conv_sh
 }
 
 static size_t dti_conv_half_scratch_bytes(const dti_conv *c) {
-    const dti_conv_shape g = dti_conv_half_geometry(c);
+    const dti_conv_geometry g = dti_conv_half_geometry(c);
     const dti_conv_half_shape s = dti_conv_half_of(c, &g);
     return (size_t)dti_conv_half_lay(c, &g, &s, NULL).floats * sizeof(float);
 }
@@ -205,7 +207,7 @@ static void dti_conv_half_finish(const dti_isa_kernels *k, const dti_conv_half *
 
 /* Rows of y of one sample and group. */
 static void dti_conv_half_forward(const dti_isa_kernels *k, const dti_conv_half *h,
-                                  const dti_conv_shape *g, const dti_conv_half_shape *s,
+                                  const dti_conv_geometry *g, const dti_conv_half_shape *s,
                                   const dti_conv_half_room *room, int64_t image, int64_t group,
                                   int64_t block) {
     const int64_t p0 = block * s->block, p1 = DTI_MIN(p0 + s->block, s->rows);
@@ -234,7 +236,7 @@ static void dti_conv_half_forward(const dti_isa_kernels *k, const dti_conv_half 
 
 /* Channels of x of one sample and group. */
 static void dti_conv_half_adjoint(const dti_isa_kernels *k, const dti_conv_half *h,
-                                  const dti_conv_shape *g, const dti_conv_half_shape *s,
+                                  const dti_conv_geometry *g, const dti_conv_half_shape *s,
                                   const dti_conv_half_room *room, int64_t image, int64_t group,
                                   int64_t unit) {
     const int64_t all = h->conv.to_channels, first = unit * DTI_CONV_HALF_IMAGE;
@@ -266,7 +268,7 @@ static void dti_conv_half_adjoint(const dti_isa_kernels *k, const dti_conv_half 
 static void dti_conv_half_run(const dti_isa_kernels *k, const dti_conv_half *h, int64_t begin,
                               int64_t end, void *scratch) {
     const dti_conv *c = &h->conv;
-    const dti_conv_shape g = dti_conv_half_geometry(c);
+    const dti_conv_geometry g = dti_conv_half_geometry(c);
     const dti_conv_half_shape s = dti_conv_half_of(c, &g);
     const dti_conv_half_room room = dti_conv_half_lay(c, &g, &s, scratch);
     const int64_t parts = dti_conv_half_parts(c, &s);
@@ -279,7 +281,7 @@ static void dti_conv_half_run(const dti_isa_kernels *k, const dti_conv_half *h, 
 
 /* ---- the gradient of weights */
 
-static dti_conv_shape dti_conv_half_dw_geometry(const dti_conv_dw *c) {
+static dti_conv_geometry dti_conv_half_dw_geometry(const dti_conv_dw *c) {
     return dti_conv_geometry_of(c->x_size, c->y_size, c->taps, c->stride, c->pad, c->dil);
 }
 
@@ -299,19 +301,19 @@ static dti_conv_half_room dti_conv_half_dw_lay(const dti_conv_half_shape *s, flo
     return r;
 }
 
-static dti_conv_half_shape dti_conv_half_dw_of(const dti_conv_dw *c, const dti_conv_shape *g) {
+static dti_conv_half_shape dti_conv_half_dw_of(const dti_conv_dw *c, const dti_conv_geometry *g) {
     return dti_conv_half_shape_of(g, c->ci, DTI_MIN(c->co, DTI_CONV_HALF_CHANNELS));
 }
 
 static size_t dti_conv_half_dw_scratch_bytes(const dti_conv_dw *c) {
-    const dti_conv_shape g = dti_conv_half_dw_geometry(c);
+    const dti_conv_geometry g = dti_conv_half_dw_geometry(c);
     const dti_conv_half_shape s = dti_conv_half_dw_of(c, &g);
     return (size_t)dti_conv_half_dw_lay(&s, NULL).floats * sizeof(float);
 }
 
 /* w (+)= y patches^T over rows [p0, p1) of one image; y: its channels, x: its group's. */
 static void dti_conv_half_dw_block(const dti_isa_kernels *k, const dti_conv_dw *c,
-                                   const dti_conv_shape *g, const dti_conv_half_room *room,
+                                   const dti_conv_geometry *g, const dti_conv_half_room *room,
                                    dt_dtype type, const uint16_t *x, const uint16_t *y,
                                    int64_t channels, int64_t p0, int64_t p1, float *w, bool add) {
     const int64_t n = (p1 - p0) * g->y_size[1], ld = dti_conv_half_even(n);
@@ -336,7 +338,7 @@ static void dti_conv_half_dw_block(const dti_isa_kernels *k, const dti_conv_dw *
 
 /* One part of the samples, one group, some channels of y. */
 static void dti_conv_half_dw_item(const dti_isa_kernels *k, const dti_conv_dw *c,
-                                  const dti_conv_shape *g, const dti_conv_half_shape *s,
+                                  const dti_conv_geometry *g, const dti_conv_half_shape *s,
                                   const dti_conv_half_room *room, dt_dtype type, int64_t item) {
     const int64_t units = dti_conv_ceil(c->co, DTI_CONV_HALF_CHANNELS);
     const int64_t group = item / units % c->groups, split = item / units / c->groups;
@@ -368,7 +370,7 @@ static void dti_conv_half_dw_item(const dti_isa_kernels *k, const dti_conv_dw *c
 
 static void dti_conv_half_dw_run(const dti_isa_kernels *k, const dti_conv_dw *c, dt_dtype type,
                                  int64_t begin, int64_t end, void *scratch) {
-    const dti_conv_shape g = dti_conv_half_dw_geometry(c);
+    const dti_conv_geometry g = dti_conv_half_dw_geometry(c);
     const dti_conv_half_shape s = dti_conv_half_dw_of(c, &g);
     const dti_conv_half_room room = dti_conv_half_dw_lay(&s, scratch);
     for (int64_t item = begin; item < end; item++)

@@ -8,16 +8,16 @@
 #define DTI_GEMM_HALF_WIDE_ROWS 512 /* of sums in double of pairs */
 
 /* What makes elements of C of complete sums. */
-typedef struct dti_gemm_half_out {
+typedef struct dti_gemm_half_tail {
     dti_gemm_strip strip;
     const dti_isa_kernels *kernels;
     const dti_gemm *gemm;
     int64_t i, j; /* of C: where the strip's block begins */
     float bias[DTI_GEMM_STRIP_COLS], operand[DTI_GEMM_STRIP_COLS];
-} dti_gemm_half_out;
+} dti_gemm_half_tail;
 
 typedef struct dti_gemm_half_room {
-    dti_gemm_half_out end;
+    dti_gemm_half_tail end;
     float a[DTI_GEMM_HALF_ROWS * DTI_GEMM_PAIR_CHUNK];
     float b[DTI_GEMM_PAIR_CHUNK * DTI_GEMM_HALF_COLS];
     float c[DTI_GEMM_HALF_ROWS * DTI_GEMM_STRIP_ROW];
@@ -37,7 +37,7 @@ static size_t dti_gemm_half_scratch_bytes(const dti_gemm *g) {
     const size_t room =
         DTI_GEMM_64(sizeof(dti_gemm_half_room)) +
         (DTI_GEMM_PACKED_A(DTI_GEMM_PAIR_CHUNK) + DTI_GEMM_PACKED_B) * sizeof(float);
-    const size_t pairs = DTI_GEMM_64(sizeof(dti_gemm_half_out)) +
+    const size_t pairs = DTI_GEMM_64(sizeof(dti_gemm_half_tail)) +
                          (DTI_GEMM_STRIP_ROWS * DTI_GEMM_STRIP_ROW +
                           DTI_GEMM_PACKED_A(DTI_GEMM_KC) + DTI_GEMM_PACKED_B) *
                              sizeof(float) +
@@ -61,7 +61,7 @@ static void dti_gemm_half_line(const dti_isa_kernels *k, float *to, const void *
 
 /* ---- to C: bias, epilogue, type, in IEEE's modes as everywhere */
 
-static void dti_gemm_half_row(dti_gemm_half_out *e, float *sums, int64_t at, int64_t cols) {
+static void dti_gemm_half_row(dti_gemm_half_tail *e, float *sums, int64_t at, int64_t cols) {
     const dti_gemm_half *h = e->gemm->half;
     const dti_isa_kernels *k = e->kernels;
     const int epilogue = e->gemm->epilogue;
@@ -85,7 +85,7 @@ static void dti_gemm_half_row(dti_gemm_half_out *e, float *sums, int64_t at, int
 
 static void dti_gemm_half_out(dti_gemm_strip *strip, int64_t i, int64_t rows, int64_t j,
                               int64_t cols) {
-    dti_gemm_half_out *e = (dti_gemm_half_out *)(void *)strip;
+    dti_gemm_half_tail *e = (dti_gemm_half_tail *)(void *)strip;
     const dti_gemm *g = e->gemm;
     const dti_gemm_half *h = g->half;
     const dti_fp_modes modes = dti_fp_enter();
@@ -102,7 +102,7 @@ static void dti_gemm_half_out(dti_gemm_strip *strip, int64_t i, int64_t rows, in
 
 /* k of several chunks: rectangles, whose sums are complete before any goes to C. */
 static void dti_gemm_pairs_long(const dti_isa_kernels *k, const dti_gemm *g,
-                                const dti_gemm_block *all, dti_gemm_half_out *end, float *scratch,
+                                const dti_gemm_block *all, dti_gemm_half_tail *end, float *scratch,
                                 float *sums, double *wide) {
     for (int64_t j = 0; j < all->n; j += DTI_GEMM_WIDE_COLS)
         for (int64_t i = 0; i < all->m; i += DTI_GEMM_HALF_WIDE_ROWS) {
@@ -128,11 +128,11 @@ static void dti_gemm_pairs_long(const dti_isa_kernels *k, const dti_gemm *g,
 static void dti_gemm_pairs_block(const dti_isa_kernels *k, const dti_gemm *g, int64_t i0,
                                  int64_t i1, int64_t j0, int64_t j1, void *scratch) {
     const dti_gemm_half *h = g->half;
-    dti_gemm_half_out *end = scratch;
+    dti_gemm_half_tail *end = scratch;
     float *strip = (float *)(void *)((char *)scratch + DTI_GEMM_64(sizeof *end));
     float *packed = strip + DTI_GEMM_STRIP_ROWS * DTI_GEMM_STRIP_ROW;
     double *wide = (double *)(void *)(packed + DTI_GEMM_PACKED_A(DTI_GEMM_KC) + DTI_GEMM_PACKED_B);
-    end->strip = (dti_gemm_strip){strip, dti_gemm_half_out};
+    end->strip = (dti_gemm_strip){strip, dti_gemm_half_tail};
     end->kernels = k;
     end->gemm = g;
     end->i = i0, end->j = j0;

@@ -4,6 +4,12 @@
 #ifdef DTI_GEMM_PAIRS
 #define DTI_G(name) DTI_N(pairs_##name)
 #define DTI_GEMM_ELEMENT uint16_t
+/* Which of 2 x 32 numbers make words i... i + 15: those of one line follow each other. */
+#define DTI_GEMM_WORD(i) ((i) | (32 + (i)) << 16)
+#define DTI_GEMM_WORDS(i) \
+    DTI_GEMM_WORD(i + 3), DTI_GEMM_WORD(i + 2), DTI_GEMM_WORD(i + 1), DTI_GEMM_WORD(i)
+#define DTI_GEMM_WEAVE(i) \
+    DTI_GEMM_WORDS(i + 12), DTI_GEMM_WORDS(i + 8), DTI_GEMM_WORDS(i + 4), DTI_GEMM_WORDS(i)
 #else
 #define DTI_G(name) DTI_N(gemm_##name)
 #define DTI_GEMM_ELEMENT float
@@ -104,18 +110,26 @@ DTI_INLINE float DTI_G(word)(const DTI_G(lines) * l, int64_t line, int64_t p) {
 #endif
 }
 
-/* Word p of n lines from `line` on, which are contiguous. */
-DTI_INLINE DTI_NF DTI_G(words)(const DTI_G(lines) * l, int64_t line, int64_t p, int n) {
+/* Word p of n lines from `line` on, which are contiguous, to whole vectors. */
+DTI_INLINE void DTI_G(words)(float *to, const DTI_G(lines) * l, int64_t line, int64_t p, int n) {
 #ifdef DTI_GEMM_PAIRS
     const DTI_GEMM_ELEMENT *at = l->at + line + 2 * p * l->step;
-    const __mmask16 lanes = (__mmask16)((1u << n) - 1u), odd = 2 * p + 1 < l->k ? lanes : 0;
-    const __m256i low = _mm256_maskz_loadu_epi16(lanes, at);
-    const __m256i high = _mm256_maskz_loadu_epi16(odd, at + l->step);
-    return (DTI_NF)_mm512_or_si512(_mm512_cvtepu16_epi32(low),
-                                   _mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16));
+    const bool whole = 2 * p + 1 < l->k;
+    const __m512i low = _mm512_set_epi32(DTI_GEMM_WEAVE(0));
+    const __m512i high = _mm512_set_epi32(DTI_GEMM_WEAVE(16));
+    for (int i = 0; i < n; i += 2 * DTI_LANES) {
+        const __mmask32 lanes = n - i < 32 ? (1u << (n - i)) - 1u : UINT32_MAX;
+        const __m512i x = _mm512_maskz_loadu_epi16(lanes, at + i);
+        const __m512i y = _mm512_maskz_loadu_epi16(whole ? lanes : 0, at + i + l->step);
+        _mm512_storeu_si512(to + i, _mm512_permutex2var_epi16(x, low, y));
+        if (n - i > DTI_LANES)
+            _mm512_storeu_si512(to + i + DTI_LANES, _mm512_permutex2var_epi16(x, high, y));
+    }
 #else
     const float *at = l->at + line + p * l->step;
-    return n == DTI_LANES ? DTI_N(load)(at) : DTI_N(load_n)(at, n);
+    for (int i = 0; i < n; i += DTI_LANES)
+        DTI_N(store)
+    (to + i, n - i >= DTI_LANES ? DTI_N(load)(at + i) : DTI_N(load_n)(at + i, n - i));
 #endif
 }
 
@@ -135,52 +149,86 @@ static void DTI_G(pack_lines)(float *dst, int64_t ld, const DTI_G(lines) * l, in
         dst[whole * ld + i] = i < lines ? DTI_G(word)(l, line + i, whole) : 0;
 }
 
+/* Fetches word p of lines that are packed soon; the caches' own stops at the page's end. */
+DTI_INLINE void DTI_G(ahead)(const DTI_G(lines) * a, int64_t line, int64_t p, int rows) {
+    const int each = 4 / DTI_GEMM_SIZE;
+    const DTI_GEMM_ELEMENT *at = a->at + line + p * each * a->step;
+    for (int e = 0; e < each; e++, at += a->step)
+        for (int i = 0; i < rows; i += 64 / DTI_GEMM_SIZE)
+            __builtin_prefetch(at + i);
+}
+
+#ifdef DTI_GEMM_PAIRS
+/* Panels' words from where A's columns are contiguous. Lines of all panels are woven at once, and
+ * lie for a while before they are read: loads that cross two stores wait for them. */
+static void DTI_G(pack_columns)(float *dst, const DTI_G(lines) * a, const dti_gemm_plan *plan,
+                                int panels, int more, int64_t words) {
+    enum { STEPS = 16, ROW = DTI_GEMM_STRIP_ROWS + 16, COPY = 8 };
+    alignas(64) float woven[STEPS * ROW];
+    const int rows = panels * plan->rows + more;
+    for (int64_t p0 = 0; p0 < words; p0 += STEPS) {
+        const int n = (int)DTI_MIN(words - p0, STEPS);
+        for (int p = 0; p < n; p++) {
+            DTI_G(ahead)(a, 0, p0 + p + 2 * DTI_GEMM_AHEAD, rows);
+            DTI_G(words)(woven + p * ROW, a, 0, p0 + p, rows);
+        }
+        const float *from = woven;
+        for (int q = 0; q < panels; q++) {
+            float *to = dst + q * DTI_GEMM_PANEL_A(plan->mr, plan->chunk) + p0 * plan->mr;
+            for (int p = 0; p < n; p++) /* the next p writes over words too many */
+                memcpy(to + p * plan->mr, from + p * ROW, COPY * sizeof *to);
+            from += plan->rows + (q < more);
+        }
+    }
+}
+#else
+static void DTI_G(pack_columns)(float *dst, const DTI_G(lines) * a, const dti_gemm_plan *plan,
+                                int panels, int more, int64_t words) {
+    const int64_t size_a = DTI_GEMM_PANEL_A(plan->mr, plan->chunk);
+    for (int64_t p = 0; p < words; p++) {
+        float *to = dst + p * plan->mr;
+        int64_t row = 0;
+        DTI_G(ahead)(a, 0, p + DTI_GEMM_AHEAD, panels * plan->mr);
+        for (int q = 0; q < panels; q++, to += size_a) {
+            const int size = plan->rows + (q < more);
+            DTI_G(words)(to, a, row, p, size); /* the next p writes over lanes too many */
+            row += size;
+        }
+    }
+}
+#endif
+
 /* `panels` of A, the first `more` of them of rows + 1 rows, each to its own dst[p * mr + i]. They
  * are packed together where A's columns are contiguous: each may lie on a page of its own. */
 static void DTI_G(pack_a)(float *dst, const DTI_G(lines) * a, const dti_gemm_plan *plan, int panels,
                           int more, int64_t words) {
-    const int64_t size_a = DTI_GEMM_PANEL_A(plan->mr, plan->chunk);
-    const int mr = plan->mr;
-    for (int64_t p = 0; a->line == 1 && p < words; p++) {
-        float *to = dst + p * mr;
-        int64_t row = 0;
-        const DTI_GEMM_ELEMENT *ahead =
-            a->at + (p + DTI_GEMM_AHEAD) * (4 / DTI_GEMM_SIZE) * a->step;
-        for (int e = 0; e < 4 / DTI_GEMM_SIZE; e++, ahead += a->step)
-            for (int i = 0; i < panels * mr; i += 64 / DTI_GEMM_SIZE)
-                __builtin_prefetch(ahead + i); /* the caches' own stops at the page's end */
-        for (int q = 0; q < panels; q++, to += size_a) {
-            int size = plan->rows + (q < more);
-            for (int i = 0; i < size; i += DTI_LANES) /* the next p writes over lanes too many */
-                DTI_N(store)
-            (to + i, DTI_G(words)(a, row + i, p, DTI_MIN(size - i, DTI_LANES)));
-            row += size;
-        }
+    if (a->line == 1) {
+        DTI_G(pack_columns)(dst, a, plan, panels, more, words);
+        return;
     }
-    for (int64_t q = 0, row = 0; a->line != 1 && q < panels; q++, dst += size_a) {
+    for (int64_t q = 0, row = 0; q < panels; q++) {
         int size = plan->rows + (q < more);
         for (int64_t p = 0; p < words; p++)
             for (int i = 0; i < size; i++)
-                dst[p * mr + i] = DTI_G(word)(a, row + i, p);
+                dst[p * plan->mr + i] = DTI_G(word)(a, row + i, p);
         row += size;
+        dst += DTI_GEMM_PANEL_A(plan->mr, plan->chunk);
     }
 }
 
 /* B's columns [j0, j0 + cols) to dst[p * ld + j], padded with zeros to whole vectors. */
 static void DTI_G(pack_b)(float *dst, int64_t ld, const DTI_G(lines) * b, int64_t j0, int cols,
                           int64_t words) {
-    const int whole = cols / DTI_LANES * DTI_LANES;
     const bool ready = DTI_G(ready)(b->at, b->line, b->step);
-    for (int64_t p = 0; b->line == 1 && p < words; p++)
-        for (int j = 0; j < whole; j += DTI_LANES)
-            DTI_N(store)(dst + p * ld + j, DTI_G(words)(b, j0 + j, p, DTI_LANES));
-    for (int j = b->line == 1 ? whole : 0; j < cols; j += DTI_LANES) {
+    for (int64_t p = 0; b->line == 1 && p < words; p++) {
+        if (DTI_GEMM_SIZE == 2)
+            DTI_G(ahead)(b, j0, p + 4 * DTI_GEMM_AHEAD, cols);
+        DTI_G(words)(dst + p * ld, b, j0, p, cols);
+    }
+    for (int j = 0; b->line != 1 && j < cols; j += DTI_LANES) {
         int n = DTI_MIN(cols - j, DTI_LANES);
         if (ready)
             DTI_G(pack_lines)(dst + j, ld, b, j0 + j, n, words);
-        else if (b->line == 1)
-            for (int64_t p = 0; p < words; p++)
-                DTI_N(store)(dst + p * ld + j, DTI_G(words)(b, j0 + j, p, n));
         else
             for (int64_t p = 0; p < words; p++)
                 for (int i = 0; i < DTI_LANES; i++)

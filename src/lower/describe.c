@@ -123,7 +123,9 @@ static void dti_program_desc_check(dti_lowering *w) {
     if ((unsigned)d->mode > DT_MODE_EVAL)
         dti_text_add(problems, "\n- .mode is %d, not a dt_mode", (int)d->mode);
     if ((unsigned)d->precision > DT_PRECISION_BF16)
-        dti_text_add(problems, "\n- .precision is %d, not a dt_precision", (int)d->precision);
+        dti_text_add(problems,
+                     "\n- .precision is %d; it must be DT_PRECISION_F32 or DT_PRECISION_BF16",
+                     (int)d->precision);
     if (d->batch < 0)
         dti_text_add(problems, "\n- .batch is %d; it must be at least 1", d->batch);
     if (d->in_flight < 0 || d->in_flight > 2)

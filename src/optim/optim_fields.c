@@ -11,7 +11,8 @@
     X(LR_SCALE, .most = (double)FLT_MAX, .otherwise = 1.0)                                         \
     X(AVERAGE_KIND, .most = DT_AVERAGE_SWA, .kind = "a dt_average_kind, ")                         \
     X(AVERAGE_DECAY, .most = 1.0, .otherwise = 0.999, .below = true)                               \
-    X(STATE_DTYPE, .most = DT_STATE_8BIT, .kind = "a dt_state_dtype, ")                            \
+    X(STATE_DTYPE, .most = DT_STATE_8BIT,                                                          \
+      .kind = "DT_STATE_F32, DT_STATE_BF16 or DT_STATE_8BIT, ")                                    \
     X(FROM_1, .most = 1.8446744073709552e19, .otherwise = 1.0)                                     \
     X(SCHEDULE_KIND, .most = DT_SCHEDULE_CALLBACK, .kind = "a dt_schedule_kind, ")                 \
     X(GAMMA, .most = 10.0, .otherwise = 0.1)                                                       \

@@ -6,7 +6,7 @@
     X(KEEP, .least = 1.0, .most = (double)INT_MAX, .otherwise = 3.0)                               \
     X(LOCAL_STEPS, .least = 1.0, .most = (double)INT_MAX, .otherwise = 100.0) /* paper: 50-500 */  \
     X(TAIL, .most = DT_TAIL_PAD, .kind = "a dt_tail, ")                                            \
-    X(PRECISION, .most = DT_PRECISION_BF16, .kind = "a dt_precision, ")                            \
+    X(PRECISION, .most = DT_PRECISION_BF16, .kind = "DT_PRECISION_F32 or DT_PRECISION_BF16, ")     \
     X(MODE, .most = DT_TRAIN_SERVER, .kind = "a dt_train_mode, ")                                  \
     X(BALANCE, .most = DT_BALANCE_MEASURED, .kind = "a dt_balance, ")                              \
     X(ORDER, .most = DT_PIPELINE_ZERO_BUBBLE, .kind = "a dt_pipeline_schedule, ")                  \

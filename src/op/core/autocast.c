@@ -11,7 +11,7 @@
  * slice, where the value has few like it. */
 static bool dti_autocast_lifts(const dt_graph *g, const dti_node *n) {
     const dti_op_info *info = dti_op_info_of(n->op);
-    if (!info->family->view || info->precision != DTI_PRECISION_WIDEST || n->count != 1)
+    if (info->family != dti_op_info_of(DTI_OP_RESHAPE)->family)
         return false;
     const dti_node *in = &g->nodes[dti_input_id(g, n, 0)];
     const int64_t all = dti_shape_elements(in->shape), own = dti_shape_elements(n->shape);
