@@ -144,15 +144,29 @@ static const dt_safetensors_tensor *dti_checkpoint_at(const dti_checkpoint *c, i
     return index >= 0 && (size_t)index < c->count ? &c->items[index].info : NULL;
 }
 
+/* Moments in 8 bits are blocks of codes, each with a scale at its end: the first element of one whose
+ * scale is NaN or infinite; count: there is none. */
+static uint64_t dti_checkpoint_scales(const dt_safetensors_tensor *x, uint64_t *count) {
+    const uint64_t block = dti_stored_bytes(DT_STATE_8BIT, DTI_BLOCK);
+    *count = strncmp(x->name, "dtrain.moment", 13) || strcmp(x->dtype, "U8") ? 0 : x->bytes / block;
+    for (uint64_t k = 0; k < *count; k++) {
+        const uint8_t *scale = (const uint8_t *)x->data + k * block + DTI_BLOCK;
+        if (dti_first_infinite(scale, DT_F32, 1) == 0)
+            return k * DTI_BLOCK;
+    }
+    return *count *= DTI_BLOCK;
+}
+
 static dt_result dti_checkpoint_finite(const dti_checkpoint *c, const char *path,
                                        const char *desc) {
     for (size_t i = 0; i < c->count; i++) {
         const dt_safetensors_tensor *x = &c->items[i].info;
         dt_dtype dtype;
-        if (!dti_weight_floats(x, &dtype))
-            continue;
-        const uint64_t count = x->bytes / dti_dtype_bytes(dtype);
-        const uint64_t at = dti_first_infinite(x->data, dtype, count);
+        uint64_t count, at = dti_checkpoint_scales(x, &count);
+        if (dti_weight_floats(x, &dtype)) {
+            count = x->bytes / dti_dtype_bytes(dtype);
+            at = dti_first_infinite(x->data, dtype, count);
+        }
         if (at < count)
             return dti_fail_infinite(c->base, DT_ERROR_FORMAT, path, x->name, at, desc);
     }

@@ -105,12 +105,14 @@ static dt_result dti_state_read_bytes(const dti_state_file *f, int item, uint64_
 /* The first NaN or infinity of a parameter or a moment is told. */
 static dt_result dti_state_read(void *user, int item, uint64_t offset, void *to, size_t bytes) {
     dti_state_file *f = user;
-    const uint64_t one = dti_arena_bytes(1);
     const dt_result result = dti_state_read_bytes(f, item, offset, to, bytes);
+    const bool half = !strcmp(f->items[item].dtype, dti_dtype_file_name(DT_BF16));
+    const dt_dtype dtype = half ? DT_BF16 : DT_F32;
+    const uint64_t one = dti_dtype_bytes(dtype);
     if (!result && item < f->tensors && !f->told && !f->store->allow_nonfinite &&
-        !strcmp(f->items[item].dtype, dti_dtype_file_name(DT_F32)))
+        !strcmp(f->items[item].dtype, dti_dtype_file_name(dtype)))
         f->told =
-            dti_warn_infinite(f->base, f->items[item].name, to, DT_F32, offset / one, bytes / one);
+            dti_warn_infinite(f->base, f->items[item].name, to, dtype, offset / one, bytes / one);
     return result;
 }
 

@@ -6,9 +6,9 @@
 #define DTI_GEMM_ELEMENT uint16_t
 /* Which of 2 x 32 numbers make words i... i + 15: those of one line follow each other. */
 #define DTI_GEMM_WORD(i) ((i) | (32 + (i)) << 16)
-#define DTI_GEMM_WORDS(i) \
+#define DTI_GEMM_WORDS(i)                                                                          \
     DTI_GEMM_WORD(i + 3), DTI_GEMM_WORD(i + 2), DTI_GEMM_WORD(i + 1), DTI_GEMM_WORD(i)
-#define DTI_GEMM_WEAVE(i) \
+#define DTI_GEMM_WEAVE(i)                                                                          \
     DTI_GEMM_WORDS(i + 12), DTI_GEMM_WORDS(i + 8), DTI_GEMM_WORDS(i + 4), DTI_GEMM_WORDS(i)
 #else
 #define DTI_G(name) DTI_N(gemm_##name)

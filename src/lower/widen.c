@@ -4,7 +4,7 @@
 
 typedef struct dti_widen {
     dti_lowering *w;
-    uint32_t *copy;    /* by value: its f32 copy; 0 = none */
+    uint32_t *copy;    /* by value: its newest f32 copy */
     uint32_t *version; /* by value that is no part: counts launches that wrote to it */
     uint32_t *copied;  /* by value: 1 + the version that its copy has; 0 = none */
     uint32_t *at;      /* by launch: its place in the new listing, with copies before it */
@@ -36,9 +36,10 @@ static uint32_t dti_widen_binding(dti_widen *x, const dti_launch *l, int b) {
     const uint32_t value = l->value[b], root = list->values[value].part_of;
     const bool reads = dti_kernel_info_of(l->kernel)->access[b] != 'w';
     const uint64_t n = list->values[value].bytes / dti_dtype_bytes(list->values[value].dtype);
-    if (!x->copy[value])
-        x->copy[value] = dti_listing_value(list, DTI_VALUE_TRANSIENT, DT_F32, n, 0);
-    if (x->copied[value] != x->version[root] + 1 && (reads || x->version[root]))
+    if (x->copied[value] == x->version[root] + 1)
+        return x->copy[value];
+    x->copy[value] = dti_listing_value(list, DTI_VALUE_TRANSIENT, DT_F32, n, 0);
+    if (reads || x->version[root])
         dti_widen_copy(x, value, x->copy[value]);
     x->copied[value] = x->version[root] + 1;
     return x->copy[value];
@@ -60,10 +61,8 @@ static void dti_widen_launch(dti_widen *x, dti_launch l) {
             continue;
         const uint32_t value = given.value[b], root = e->list->values[value].part_of;
         x->version[root]++;
-        if (l.value[b] == value)
-            continue;
-        dti_widen_copy(x, l.value[b], value);
-        x->copied[value] = x->version[root] + 1;
+        if (l.value[b] != value) /* the next one reads the rounded value */
+            dti_widen_copy(x, l.value[b], value);
     }
 }
 
@@ -82,13 +81,23 @@ static void dti_widen_segments(dti_widen *x) {
     x->w->weigh_launches = dti_widen_at(x, x->w->weigh_launches);
 }
 
-/* Appends all launches again, those of the weigh segment by themselves: a step may run without. */
+/* Whether a segment begins at the launch that must find all values without copies: a step may run
+ * without the weigh segment, and copies that last from the forward to the backward part would keep
+ * both. */
+static bool dti_widen_begins(const dti_widen *x, uint32_t launch) {
+    const dti_code *code = x->w->code;
+    const uint32_t forward = code->forward_segments;
+    return launch == x->w->weigh_launches ||
+           (forward && forward < code->segment_count && launch == code->segments[forward].first);
+}
+
+/* Appends all launches again. */
 static void dti_widen_all(dti_widen *x, uint32_t values) {
     dti_listing *list = &x->w->code->list;
     list->launches = NULL;
     list->launch_capacity = list->launch_count = 0;
     for (uint32_t i = 0; i < x->count; i++) {
-        if (i == x->w->weigh_launches)
+        if (dti_widen_begins(x, i))
             memset(x->copied, 0, values * sizeof *x->copied);
         x->at[i] = list->launch_count;
         dti_widen_launch(x, x->old[i]);

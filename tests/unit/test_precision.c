@@ -176,7 +176,7 @@ TEST(models_of_all_kinds_have_nearly_the_gradients_of_f32_in_mixed_precision) {
 static dt_tensor make_norms(dt_graph *g, dt_tensor x) {
     (void)g;
     x = dt_nn_rms_norm(dt_nn_linear(dt_nn_layer_norm(x, "a", 1), "in", 16), "b", 1);
-    return dt_nn_linear(dt_nn_group_norm(x, "c", 1, NULL), "out", WIDTH);
+    return dt_nn_linear(dt_nn_group_norm(x, "c", 1), "out", WIDTH);
 }
 
 TEST(models_of_all_kinds_train_with_bf16_parameters_in_mixed_precision) {

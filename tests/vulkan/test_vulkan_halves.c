@@ -336,6 +336,46 @@ TEST(vulkan_programs_read_cast_cut_and_write_16_bits_as_the_cpu_does) {
     dt_ctx_destroy(ctx);
 }
 
+/* h = (1 + 2^-9, 1) is (1, 1) in bf16, and the second convolution subtracts. One that read h before
+ * it was rounded gives 2^-9. */
+static bool halves_two_convolutions(dt_ctx *ctx, const char *device, float *y) {
+    static const float values[2] = {1, 0x1p-9f}, a[4] = {1, 1, 1, 0}, b[2] = {1, -1};
+    dt_graph *graph;
+    dt_store *store;
+    dt_program *program;
+    if (dt_graph_create(ctx, &graph))
+        return false;
+    const dt_tensor x = dt_input(graph, "x", DT_F32, dt_dims(2, 1, 1));
+    const dt_tensor first = dt_constant(graph, DT_F32, dt_dims(2, 2, 1, 1), a);
+    const dt_tensor second = dt_constant(graph, DT_F32, dt_dims(1, 2, 1, 1), b);
+    const dt_tensor h = dt_conv2d(x, first, (dt_tensor){0}, NULL);
+    const dt_program_desc desc = {.outputs = {dt_conv2d(h, second, (dt_tensor){0}, NULL)},
+                                  .precision = DT_PRECISION_BF16};
+    const bool good = !dt_store_create(graph, &(dt_store_desc){.device = device}, &store) &&
+                      !dt_program_create(store, &desc, &program) &&
+                      !dt_program_write(program, x, values, sizeof values) &&
+                      !dt_program_run(program, NULL, NULL) &&
+                      !dt_program_read(program, desc.outputs[0], y, sizeof *y);
+    dt_graph_destroy(graph);
+    return good;
+}
+
+TEST(vulkan_kernels_without_16_bits_read_rounded_values) {
+    dt_ctx *ctx = NULL;
+    REQUIRE(!dt_ctx_create(NULL, &ctx));
+    for (int i = -1; i < dt_ctx_device_count(ctx); i++) {
+        const dt_device_info *info = i < 0 ? NULL : dt_ctx_device(ctx, i);
+        float y = 1;
+        if (info && !info->usable)
+            continue;
+        const char *device = info ? info->id : "cpu";
+        const bool good = halves_two_convolutions(ctx, device, &y);
+        test_check(good && y == 0, __FILE__, __LINE__, "%s: %g %s", device, (double)y,
+                   good ? "" : dt_ctx_error(ctx));
+    }
+    dt_ctx_destroy(ctx);
+}
+
 /* What a cast has made infinite is the cast's fault. */
 static void halves_try_fault(vulkan_rig *rig) {
     const dti_backend *b = rig->device->backend;
