@@ -144,8 +144,8 @@ static const dt_safetensors_tensor *dti_checkpoint_at(const dti_checkpoint *c, i
     return index >= 0 && (size_t)index < c->count ? &c->items[index].info : NULL;
 }
 
-/* Moments in 8 bits are blocks of codes, each with a scale at its end: the first element of one whose
- * scale is NaN or infinite; count: there is none. */
+/* Moments in 8 bits are blocks of codes, each with a scale at its end: the first element of one
+ * whose scale is NaN or infinite; count: there is none. */
 static uint64_t dti_checkpoint_scales(const dt_safetensors_tensor *x, uint64_t *count) {
     const uint64_t block = dti_stored_bytes(DT_STATE_8BIT, DTI_BLOCK);
     *count = strncmp(x->name, "dtrain.moment", 13) || strcmp(x->dtype, "U8") ? 0 : x->bytes / block;
