@@ -650,7 +650,8 @@ TEST(what_fewer_bits_cannot_be_combined_with_is_refused_by_name) {
     stored_refused(".optim->state_dtype cannot be combined with .parallel.zero_stage = 1", DT_F32,
                    o, "cpu:2", 1);
     o.state_dtype = (dt_state_dtype)3;
-    stored_refused(".state_dtype is 3; it must be a dt_state_dtype", DT_F32, o, "cpu", 0);
+    stored_refused(".state_dtype is 3; it must be DT_STATE_F32, DT_STATE_BF16 or DT_STATE_8BIT",
+                   DT_F32, o, "cpu", 0);
     o = (dt_optim_desc){.kind = DT_OPTIM_ADAGRAD, .state_dtype = DT_STATE_BF16};
     stored_refused("Adagrad has no .state_dtype but DT_STATE_F32", DT_F32, o, "cpu", 0);
     o = (dt_optim_desc){.kind = DT_OPTIM_MUON};
