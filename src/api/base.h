@@ -58,10 +58,14 @@ typedef enum dt_dtype {
     DT_U8       /* not for tensors; bytes of pictures in a dt_column */
 } dt_dtype;
 
-/* What the ops of a program compute in. BF16 is mixed precision, PyTorch's autocast: products,
- * and what follows them, are in bf16; norms, losses and sums are in f32 (docs/ops.md has each op).
- * It changes no type of parameters, gradients, optimizer state, inputs or outputs. */
-typedef enum dt_precision { DT_PRECISION_F32, DT_PRECISION_BF16 } dt_precision;
+/* What the ops of a program compute in. It changes no type of parameters, gradients, optimizer
+ * state, inputs or outputs. */
+typedef enum dt_precision {
+    DT_PRECISION_F32, /* the default */
+    /* Mixed precision, PyTorch's autocast: products, and what follows them, are in bf16; norms,
+     * losses and sums are in f32. docs/ops.md has each op. */
+    DT_PRECISION_BF16
+} dt_precision;
 
 /* The severity of a log message. */
 typedef enum dt_log_level {

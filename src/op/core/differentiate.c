@@ -38,8 +38,11 @@ static bool dti_pass_reached(const dti_pass *p, uint32_t id) {
 
 /* Under autocast gradients add up in f32, and are rounded where a row's rule takes them. */
 static dt_tensor dti_pass_sum(const dti_pass *p, dt_tensor a, dt_tensor b) {
-    const bool mixed = p->graph->autocast;
-    return mixed ? dt_add(dti_autocast_to(a, DT_F32), dti_autocast_to(b, DT_F32)) : dt_add(a, b);
+    if (p->graph->autocast) {
+        a = dti_autocast_to(a, DT_F32);
+        b = dti_autocast_to(b, DT_F32);
+    }
+    return dt_add(a, b);
 }
 
 static dt_tensor dti_pass_taken(const dti_pass *p, uint32_t id) {
