@@ -21,7 +21,7 @@ static dt_result repl_store(repl_job *j, const char *path) {
 }
 
 static dt_result repl_matching(repl_job *j, const char *path) {
-    return dt_store_save_matching(j->store, path, &(dt_save_desc){"fc.*"});
+    return dt_store_save_matching(j->store, path, &(dt_save_desc){.params = "fc.*"});
 }
 
 static dt_result repl_averaged(repl_job *j, const char *path) {

@@ -36,7 +36,7 @@ static void pairs_shape(dti_gemm *g) {
     static const int ks[] = {0,   1,   2,   3,    31,   64,   255,  256,  257,
                              511, 512, 513, 1023, 1025, 4096, 4097, 4700, 9001};
     const uint32_t size = kernel_random() % 8;
-    g->k = kernel_random() % 3 ? ks[kernel_random() % DTI_COUNT(ks)] : kernel_random() % 700;
+    g->k = kernel_random() % 3 ? ks[kernel_random() % DTI_COUNT(ks)] : (int)(kernel_random() % 700);
     g->m = 1 + kernel_random() % (g->k > 700 || size ? 20 : 300);
     g->n = 1 + kernel_random() % (g->k > 700 || size > 1 ? 90 : 1200);
 }
