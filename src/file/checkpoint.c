@@ -147,14 +147,14 @@ static const dt_safetensors_tensor *dti_checkpoint_at(const dti_checkpoint *c, i
 /* Moments in 8 bits are blocks of codes, each with a scale at its end: the first element of one
  * whose scale is NaN or infinite; count: there is none. */
 static uint64_t dti_checkpoint_scales(const dt_safetensors_tensor *x, uint64_t *count) {
+    const bool moment = !strncmp(x->name, "dtrain.moment", 13) && !strcmp(x->dtype, "U8");
     const uint64_t block = dti_stored_bytes(DT_STATE_8BIT, DTI_BLOCK);
-    *count = strncmp(x->name, "dtrain.moment", 13) || strcmp(x->dtype, "U8") ? 0 : x->bytes / block;
-    for (uint64_t k = 0; k < *count; k++) {
-        const uint8_t *scale = (const uint8_t *)x->data + k * block + DTI_BLOCK;
+    const uint8_t *scale = (const uint8_t *)x->data + DTI_BLOCK;
+    *count = moment ? x->bytes / block * DTI_BLOCK : 0;
+    for (uint64_t at = 0; at < *count; at += DTI_BLOCK, scale += block)
         if (dti_first_infinite(scale, DT_F32, 1) == 0)
-            return k * DTI_BLOCK;
-    }
-    return *count *= DTI_BLOCK;
+            return at;
+    return *count;
 }
 
 static dt_result dti_checkpoint_finite(const dti_checkpoint *c, const char *path,

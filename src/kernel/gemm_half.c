@@ -46,10 +46,6 @@ static size_t dti_gemm_half_scratch_bytes(const dti_gemm *g) {
     return DTI_MAX(room, pairs);
 }
 
-static const char *dti_gemm_half_at(const void *base, dt_dtype dtype, int64_t offset) {
-    return (const char *)base + offset * (int64_t)dti_dtype_bytes(dtype);
-}
-
 /* n neighbours as floats. */
 static void dti_gemm_half_line(const dti_isa_kernels *k, float *to, const void *from,
                                dt_dtype dtype, int64_t n) {
@@ -70,7 +66,7 @@ static void dti_gemm_half_row(dti_gemm_half_tail *e, float *sums, int64_t at, in
     if (epilogue == DTI_GEMM_RELU)
         k->unary[DTI_U_RELU](sums, sums, cols, 0, 0);
     if (h->operand)
-        dti_gemm_half_line(k, e->operand, dti_gemm_half_at(h->operand, h->operand_type, at),
+        dti_gemm_half_line(k, e->operand, dti_half_at(h->operand, h->operand_type, at),
                            h->operand_type, cols);
     if (epilogue == DTI_GEMM_RELU_GRAD)
         k->unary_grad[DTI_U_RELU](sums, e->operand, sums, cols, 0, 0);
@@ -90,7 +86,7 @@ static void dti_gemm_half_out(dti_gemm_strip *strip, int64_t i, int64_t rows, in
     const dti_gemm_half *h = g->half;
     const dti_fp_modes modes = dti_fp_enter();
     if (h->bias)
-        dti_gemm_half_line(e->kernels, e->bias, dti_gemm_half_at(h->bias, h->bias_type, e->j + j),
+        dti_gemm_half_line(e->kernels, e->bias, dti_half_at(h->bias, h->bias_type, e->j + j),
                            h->bias_type, cols);
     for (int64_t r = 0; r < rows; r++)
         dti_gemm_half_row(e, strip->sums + r * DTI_GEMM_STRIP_ROW,
@@ -141,8 +137,8 @@ static void dti_gemm_pairs_block(const dti_isa_kernels *k, const dti_gemm *g, in
         .m = i1 - i0,
         .n = j1 - j0,
         .k = g->k,
-        .a = dti_gemm_half_at(h->a, h->a_type, i0 * g->a_row),
-        .b = dti_gemm_half_at(h->b, h->b_type, j0 * g->b_col),
+        .a = dti_half_at(h->a, h->a_type, i0 * g->a_row),
+        .b = dti_half_at(h->b, h->b_type, j0 * g->b_col),
         .a_row = g->a_row,
         .a_col = g->a_col,
         .b_row = g->b_row,
@@ -172,10 +168,10 @@ static void dti_gemm_half_tile(const dti_isa_kernels *kernels, float *to, const 
     const bool along = line != 1 || step == 1; /* k lies along what is read at once */
     const int64_t deep = k + (pairs && k & 1), n = along ? k : lines, row = along ? deep : lines;
     for (int64_t i = 0; i < (along ? lines : k); i++) {
-        const char *at = dti_gemm_half_at(from, dtype, i * (along ? line : step));
+        const char *at = dti_half_at(from, dtype, i * (along ? line : step));
         float *dst = to + (pairs && !along ? i ^ 1 : i) * row;
         for (int64_t j = 0; along && step != 1 && j < n; j++)
-            dti_gemm_half_line(kernels, dst + j, dti_gemm_half_at(at, dtype, j * step), dtype, 1);
+            dti_gemm_half_line(kernels, dst + j, dti_half_at(at, dtype, j * step), dtype, 1);
         if (!along || step == 1)
             dti_gemm_half_line(kernels, dst, at, dtype, n);
         if (along && deep > k)
@@ -199,10 +195,10 @@ static void dti_gemm_half_chunk(const dti_isa_kernels *k, const dti_gemm *g, boo
     const dti_gemm_half *h = g->half;
     block->a = room->a;
     block->b = room->b;
-    dti_gemm_half_tile(k, room->a, dti_gemm_half_at(h->a, h->a_type, i0 * g->a_row + k0 * g->a_col),
+    dti_gemm_half_tile(k, room->a, dti_half_at(h->a, h->a_type, i0 * g->a_row + k0 * g->a_col),
                        h->a_type, block->m, block->k, g->a_row, g->a_col, pairs, &block->a_row,
                        &block->a_col);
-    dti_gemm_half_tile(k, room->b, dti_gemm_half_at(h->b, h->b_type, k0 * g->b_row + j0 * g->b_col),
+    dti_gemm_half_tile(k, room->b, dti_half_at(h->b, h->b_type, k0 * g->b_row + j0 * g->b_col),
                        h->b_type, block->n, block->k, g->b_col, g->b_row, pairs, &block->b_col,
                        &block->b_row);
     block->k += pairs && block->k & 1;

@@ -304,7 +304,7 @@ static void dti_cpu_stored_read(const dti_cpu_task *task, const uint32_t *row, d
     }
 }
 
-/* Draws hang on seed, step, parameter, value and element alone. */
+/* Draws depend on seed, step, parameter, value and element alone. */
 static void dti_cpu_stored_write(const dti_cpu_task *task, const uint32_t *row,
                                  const dti_cpu_stored *s, const dti_cpu_update *u) {
     uint32_t words[DTI_STORED_DRAWS];

@@ -358,7 +358,38 @@ TEST(a_store_takes_the_type_of_moments_from_a_file_and_refuses_another) {
     CHECK(!dt_program_create(later, &a.desc, &p));
     CHECK(!dt_store_state_hash(a.store, &want) && !dt_store_state_hash(later, &got));
     CHECK(want == got);
+    dt_store *wide;
+    CHECK(!dt_store_create(a.m.graph, &(dt_store_desc){.device = "cpu"}, &wide));
+    CHECK(dt_store_load_state(wide, path) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(a.m.ctx), "continue with the .parameter_dtype and .state_dtype");
     dt_ctx_destroy(a.m.ctx);
+    remove(path);
+}
+
+/* The scale of a block of 8 bits is NaN as one of its moments is. */
+TEST(a_state_with_nan_in_moments_of_each_type_is_refused) {
+    const char *path = "build/test_stored_nan.safetensors";
+    for (int i = 0; i < STORED_WAYS; i++) {
+        stored_case a, b;
+        dt_param_info info;
+        int param = 0;
+        REQUIRE(!stored_open(&a, &stored_ways[i], 1) && !stored_open(&b, &stored_ways[i], 2));
+        stored_train(&a, 2);
+        while (!dt_store_get_param(a.store, param, &info) && info.elements < 4096)
+            param++;
+        const size_t bytes = (size_t)info.elements * sizeof(float);
+        float *values = malloc(bytes);
+        CHECK(!dt_store_read(a.store, param, DT_VALUE_MOMENT1, values, bytes));
+        values[300] = NAN;
+        CHECK(!dt_store_write(a.store, param, DT_VALUE_MOMENT1, values, bytes));
+        free(values);
+        CHECK(!dt_store_save_state(a.store, path));
+        CHECK_TEXT(dt_store_load_state(b.store, path) == DT_ERROR_FORMAT, "%s",
+                   stored_ways[i].name);
+        CHECK_CONTAINS(dt_ctx_error(b.m.ctx), "NaN or infinite");
+        dt_ctx_destroy(a.m.ctx);
+        dt_ctx_destroy(b.m.ctx);
+    }
     remove(path);
 }
 

@@ -1,6 +1,6 @@
 /* Attention on the CPU: a block of queries goes over the keys it sees, block by block; scores are a
  * product of the queries and the keys turned, in memory of the worker. Results of a query are sums
- * in the order of keys, gradients of keys in the order of heads and queries, so nothing hangs on
+ * in the order of keys, gradients of keys in the order of heads and queries, so nothing depends on
  * threads. With more keys or queries than DTI_ATTENTION_SPAN, sums of spans are added in double.
  * Operands in 16 bits are multiplied where they lie, and so are weights and slopes rounded to that
  * type; scores, statistics and sums are floats. */

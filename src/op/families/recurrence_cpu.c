@@ -1,6 +1,6 @@
 /* Recurrent nets on the CPU: a block of samples goes through all steps, one product a step, of
  * which the weights stay in the cache; the state lies in memory of the worker. A block has as many
- * samples as threads leave it, and no sample sees another, so nothing hangs on threads. With
+ * samples as threads leave it, and no sample sees another, so nothing depends on threads. With
  * operands in 16 bits the products' are rounded to that type; the state, the cell and the gates are
  * floats, which are rounded where they are kept. */
 
