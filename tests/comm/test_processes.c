@@ -310,6 +310,42 @@ TEST(processes_that_outlive_rank_0_hear_of_a_death_from_it) {
     }
 }
 
+/* ---- small sends without room */
+
+enum { CROWD = 20, CROWD_COUNT = 1000 };
+
+/* Nothing goes the other way, and so nothing tells that they have come. */
+static void crowding(proc *p) {
+    mate *m = &p->m;
+    int32_t x[CROWD_COUNT] = {0};
+    if (!proc_join(p))
+        return;
+    EXPECT(m, !dt_comm_barrier(m->comm));
+    const uint64_t start = dti_now_ns();
+    for (int i = 0; i < CROWD && !m->rank; i++) {
+        x[0] = i;
+        EXPECT(m, !dt_comm_send(m->comm, x, CROWD_COUNT, DT_I32, 1));
+    }
+    for (int i = 0; i < CROWD && m->rank; i++) {
+        EXPECT(m, !dt_comm_recv(m->comm, x, CROWD_COUNT, DT_I32, 0));
+        EXPECT(m, x[0] == i);
+    }
+    p->numbers[0] = (dti_now_ns() - start) / 1000000;
+    proc_leave(p);
+}
+
+/* A send that finds no room at its peer asks for it at once, not when `silence` / 10 has passed. */
+TEST(processes_that_send_more_than_there_is_room_for_do_not_wait_to_be_asked) {
+    fleet *f = fleet_new(2);
+    f->desc.silence_ms = 120000;
+    f->desc.shared_memory = DT_COMM_SHARED_OFF;
+    fleet_run(f, crowding);
+    for (int r = 0; r < 2; r++)
+        test_check(f->at[r].numbers[0] < 3000, __FILE__, __LINE__, "rank %d: %d ms", r,
+                   (int)f->at[r].numbers[0]);
+    fleet_free(f);
+}
+
 /* ---- pauses */
 
 static void pausing(proc *p) {

@@ -142,24 +142,30 @@ static void dti_engine_credit_step(dti_core *core, dti_link *link, const dti_fli
     dti_engine_put(core, link, &fr);
 }
 
+static void dti_engine_post_due(dti_core *core, dti_link *link, const dti_flight *f,
+                                uint8_t *state) {
+    if (!(*state & DTI_PEER_DUE) || link->socket || !dti_engine_has_room(link))
+        return;
+    dti_frame fr = dti_frame_of(f, DTI_FRAME_POST);
+    dti_engine_put(core, link, &fr);
+    *state = (uint8_t)((*state & ~DTI_PEER_DUE) | DTI_PEER_TOLD | DTI_PEER_ASKED);
+}
+
 /* What one operation has for this connection; true when a payload is attached. */
 static bool dti_engine_fill_flight(dti_core *core, dti_link *link, dti_flight *f) {
     uint32_t place = f->group->place_of[link->peer];
     if (place == DTI_NOBODY || !(f->peer_state[place] & DTI_PEER_INVOLVED))
         return false;
     uint8_t *state = &f->peer_state[place];
+    dti_engine_post_due(core, link, f, state);
     for (uint32_t i = f->first_of[place]; i != DTI_NOBODY; i = f->tracks[i].next) {
-        if (*state & DTI_PEER_DUE && !link->socket && dti_engine_has_room(link)) {
-            dti_frame fr = dti_frame_of(f, DTI_FRAME_POST);
-            dti_engine_put(core, link, &fr);
-            *state = (uint8_t)((*state & ~DTI_PEER_DUE) | DTI_PEER_TOLD | DTI_PEER_ASKED);
-        }
         if (f->schedule.steps[i].kind == DTI_SCHEDULE_RECV) {
             if (*state & DTI_PEER_POSTED && !link->socket)
                 dti_engine_credit_step(core, link, f, i);
         } else if (dti_engine_has_room(link) && dti_engine_send_step(core, link, f, place, i))
             return true;
     }
+    dti_engine_post_due(core, link, f, state); /* of a stream that found no room */
     return false;
 }
 
