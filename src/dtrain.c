@@ -411,6 +411,7 @@ DTI_OPTIMIZE_END
 #include "file/safetensors.c"
 #include "file/store_file.c"
 #include "file/checkpoint.c"
+#include "file/checkpoint_copy.c"
 #include "file/model_text.c"
 #include "file/state_file.c"
 #include "file/store_state.c"
@@ -536,6 +537,7 @@ DTI_OPTIMIZE_END
 #include "train/watched.c"
 #include "train/state.c"
 #include "train/round_state.c"
+#include "train/checkpoints.c"
 #endif
 
 /* ---- server: parameter servers and their workers, which are trainers */

@@ -211,7 +211,12 @@ typedef struct dt_worker_desc {
     int wait_ms;                  /* PEER_LOST if a server is away or silent for longer; 0 = 30 s */
 } dt_worker_desc;
 
-/* Where and when a trainer writes checkpoints. */
+/* Where and when a trainer writes checkpoints.
+ *
+ * background: a thread writes, from a copy of the file's size that rank 0 keeps. A step waits only
+ * for the copy. The next checkpoint, dt_trainer_wait, _load, _resume, _destroy and the end of a fit
+ * wait for the thread. All but _destroy count a failure, and dt_trainer_wait returns it. The
+ * thread's own memory is malloc's. UNSUPPORTED with a server. */
 typedef struct dt_checkpoint_desc {
     /* NULL = none. Rank 0 makes it, in a folder that exists. IO on all ranks if it cannot be
      * written: from dt_trainer_fit before its first step, and with .every_steps from
@@ -220,6 +225,7 @@ typedef struct dt_checkpoint_desc {
     int every_steps; /* write one after every this many steps; 0 = only on request */
     int keep;        /* the number of the newest checkpoints that are kept; 0 = 3 */
     bool strict;     /* dt_trainer_resume fails if the newest checkpoint is damaged */
+    bool background; /* a thread writes them; see above */
     /* Accept NaN and infinities in weights, moments and statistics: of .load (else INVALID),
      * dt_trainer_load and dt_trainer_resume (else FORMAT). Rank 0's value decides. */
     bool allow_nonfinite;
@@ -388,7 +394,8 @@ typedef struct dt_train_report {
  * and the servers skip the batch. PEER_LOST, REFUSED, INVALID: a server is gone, refuses this
  * worker, or is another one than before; the next call tries again. */
 DT_API dt_result dt_trainer_step(dt_trainer *trainer, dt_train_report *report);
-/* Waits for the steps in flight, for .limits.in_flight = 2. The report and error of a
+/* Waits for the steps in flight, for .limits.in_flight = 2, and for a checkpoint that is being
+ * written (.checkpoint.background: all ranks call it). The report and error of a
  * dt_trainer_step's own step come with the next call, or with this one. So .steps of the first
  * report is 0. At an epoch's end no step is in flight. A step that was in flight after a failed one
  * is made again. Evaluation, checkpoints, loading, dt_trainer_set_coefficient and dt_trainer_store

@@ -58,3 +58,16 @@ static dt_result dti_checkpoint_folder_file(dti_base *base, const char *folder, 
                                             char path[DTI_CHECKPOINT_PATH]);
 /* Removes the files of all steps above this one; on the disk when it returns. */
 static dt_result dti_checkpoint_folder_cut(dti_base *base, const char *folder, uint64_t step);
+
+/* ---- A step's file in a folder, written by a thread from a copy. */
+typedef struct dti_checkpoint_copy dti_checkpoint_copy;
+/* Reads all items into memory, which is kept for the next time, and starts the thread. *copy is
+ * made if it is NULL. Without a thread the file is there when it returns. One that is under way
+ * must have been waited for. Errors: MEMORY, those of `read`; without a thread the file's. */
+static dt_result dti_checkpoint_copy_write(dti_base *base, dti_checkpoint_copy **copy,
+                                           const char *folder, uint64_t step, int keep,
+                                           const dti_safetensors_item *items, int count,
+                                           dti_checkpoint_read_fn *read, void *user);
+/* Until the file is on the disk: as dti_checkpoint_folder_write. OK where none is under way. */
+static dt_result dti_checkpoint_copy_wait(dti_base *base, dti_checkpoint_copy *copy);
+static void dti_checkpoint_copy_free(dti_base *base, dti_checkpoint_copy *copy); /* NULL is fine */

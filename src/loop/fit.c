@@ -699,6 +699,10 @@ static dt_result dti_fit_end(dti_fit *f, dt_result result) {
         result = dti_fit_skipped(f, dti_report_open(f->t, &r));
         error = dti_error_of(&f->t->par);
     }
+    const dt_result written = dti_checkpoint_settle(f->t);
+    if (written && !result)
+        error = dti_error_of(&f->t->par);
+    result = result ? result : written;
     f->s.step = f->t->par.replicas[0].store->steps;
     f->s.epoch = f->t->epoch;
     const dt_result put = dti_fit_put_back(f, result);

@@ -48,6 +48,7 @@
     X(SECURITY, server.security, 1, 1, "")                                                         \
     X(WAIT_MS, server.wait_ms, 1, DTI_FEATURE_OPEN, "")                                            \
     X(EVERY_STEPS, checkpoint.every_steps, 1, DTI_FEATURE_OPEN, "")                                \
+    X(BACKGROUND, checkpoint.background, 1, 1, "")                                                 \
     X(HALF, parameter_dtype, DT_BF16, DT_BF16, "DT_BF16")                                          \
     X(STATE, optim, DTI_FEATURE_CODE, DTI_FEATURE_CODE, ".optim->state_dtype")
 
@@ -124,7 +125,10 @@ typedef struct dti_rule {
     X(WITHOUT, U, DTI_ASKS(ZERO23), DTI_ASKS(MEASURED),                                            \
       "give at most 1: it makes programs again while gradients are sharded")                       \
     X(NEEDS, I, DTI_ASKS(AVERAGED), DTI_ASKS(AVERAGE), "the averages that it evaluates")           \
-    X(NEEDS, I, DTI_ASKS(EVERY_STEPS), DTI_ASKS(FOLDER), "where checkpoints are written")          \
+    X(NEEDS, I, DTI_ASKS(EVERY_STEPS) | DTI_ASKS(BACKGROUND), DTI_ASKS(FOLDER),                    \
+      "where checkpoints are written")                                                             \
+    X(WITHOUT, U, DTI_ASKS(BACKGROUND), DTI_ASKS(SERVES),                                          \
+      "servers count a checkpoint that is on the disk")                                            \
     X(WITHOUT, U, DTI_ASKS(WHOLE), DTI_ASKS_TENSOR,                                                \
       "tensor ranks hold parts of parameters; use an elementwise one, such as Adam")               \
     X(WITHOUT, U, DTI_ASKS(SYNC),                                                                  \

@@ -121,13 +121,17 @@ static bool dti_state_is_apart(const dt_trainer *t) {
     return dti_is_sharded(&t->par) && dti_shards_span(&t->par);
 }
 
-static dt_result dti_state_write_file(dti_state_file *f, const char *path, bool folder, int keep) {
-    dt_result result = dti_trainer_state_open(f);
-    if (!result && folder)
-        return dti_checkpoint_folder_write(f->base, path, f->words[DTI_STATE_STEP], keep, f->items,
-                                           f->count, dti_state_read, f);
-    return result ? result
-                  : dti_checkpoint_write(f->base, path, f->items, f->count, dti_state_read, f);
+static dt_result dti_state_write_file(dt_trainer *t, dti_state_file *f, const char *path,
+                                      bool folder, int keep) {
+    const uint64_t step = f->words[DTI_STATE_STEP];
+    DTI_TRY(dti_trainer_state_open(f));
+    if (!folder)
+        return dti_checkpoint_write(f->base, path, f->items, f->count, dti_state_read, f);
+    return t->desc.checkpoint.background
+               ? dti_checkpoint_copy_write(f->base, &t->copy, path, step, keep, f->items, f->count,
+                                           dti_state_read, f)
+               : dti_checkpoint_folder_write(f->base, path, step, keep, f->items, f->count,
+                                             dti_state_read, f);
 }
 
 /* How many of the newest files stay. A server also keeps those that other servers may need. */
@@ -160,7 +164,7 @@ static dt_result dti_state_write(dt_trainer *t, const char *path, bool folder,
     f.extra_count = local->extra_count + dti_watched_put(t, watched, extras + local->extra_count);
     dti_state_words(t, words);
     const dt_result result =
-        dti_state_write_file(&f, path, folder, dti_state_keep(t, path, folder));
+        dti_state_write_file(t, &f, path, folder, dti_state_keep(t, path, folder));
     dti_state_close(&f);
     dti_free(t->base, extras);
     return result;
@@ -213,32 +217,6 @@ static dt_result dti_trainer_file(dt_trainer *t, const char *path, bool folder) 
 DTI_PUBLIC(dt_trainer_save, (dt_trainer * t, const char *path), t, DTI_OF(dt_trainer) | DTI_WITH,
            (t, path)) {
     return dti_trainer_file(t, path, false);
-}
-
-/* The file could not be written, and training can go on. */
-static bool dti_checkpoint_is_lost(const dt_trainer *t, dt_result result) {
-    return (result == DT_ERROR_IO || result == DT_ERROR_MEMORY) && !t->par.lost;
-}
-
-static dt_result dti_trainer_folder(dt_trainer *t) {
-    const bool looks = t->desc.checkpoint.folder && t->par.mesh.rank == 0;
-    return dti_agree_result(
-        &t->par, looks ? dti_checkpoint_folder_ready(t->base, t->desc.checkpoint.folder) : DT_OK);
-}
-
-DTI_PUBLIC(dt_trainer_checkpoint, (dt_trainer * t), t, DTI_OF(dt_trainer) | DTI_WITH, (t)) {
-    if (!t->desc.checkpoint.folder)
-        return dti_fail(t->base, DT_ERROR_INVALID,
-                        ".checkpoint.folder is not set, and names where checkpoints go");
-    dt_result result = dti_trainer_file(t, t->desc.checkpoint.folder, true);
-    if (!result)
-        t->saved = t->par.replicas[0].store->steps;
-    if (!dti_checkpoint_is_lost(t, result))
-        return result;
-    t->checkpoints_failed++;
-    snprintf(t->checkpoint_error, sizeof t->checkpoint_error, "%.*s",
-             (int)sizeof t->checkpoint_error - 1, t->base->error);
-    return result;
 }
 
 /* ---- loading */
@@ -433,6 +411,7 @@ DTI_PUBLIC(dt_trainer_load, (dt_trainer * t, const char *path), t,
            DTI_OF(dt_trainer) | DTI_WITH | DTI_UNUSED, (t, path)) {
     DTI_TRY(dti_trainer_goes_on(t));
     DTI_TRY(dti_worker_has_no(t, "state to load"));
+    DTI_TRY(dti_checkpoint_settle(t));
     return dti_state_load(t, path);
 }
 
@@ -488,6 +467,7 @@ DTI_PUBLIC(dt_trainer_resume, (dt_trainer * t, bool *found), t,
     if (!t->desc.checkpoint.folder)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         ".checkpoint.folder is not set, and names where checkpoints go");
+    DTI_TRY(dti_checkpoint_settle(t));
     if (t->par.mesh.rank == 0)
         result = dti_checkpoint_folder_newest(t->base, t->desc.checkpoint.folder, path, &there);
     result = dti_agree_result(&t->par, result);

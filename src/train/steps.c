@@ -172,6 +172,9 @@ DTI_PUBLIC(dt_trainer_wait, (dt_trainer * t, dt_train_report *report), t,
     DTI_TRY(dti_check_forked(t->base));
     dti_trainer_drain(t);
     const dt_result before = dti_report_open(t, r);
+    const uint64_t failed = t->checkpoints_failed;
+    const dt_result written = dti_checkpoint_end(t);
+    r->checkpoints_failed += t->checkpoints_failed - failed;
     dti_report_close(t, r);
-    return dti_trainer_told(t, before, DT_OK);
+    return dti_trainer_told(t, before, written);
 }

@@ -17,7 +17,8 @@
  *   plateau.c                a schedule's plateau
  *   names.c                  what a report's numbers are called
  *   watched.c                what a fit watches, in checkpoints
- *   state.c, round_state.c   checkpoints, also of local steps */
+ *   state.c, round_state.c   all state in a file, also of local steps
+ *   checkpoints.c            checkpoints of a folder */
 
 typedef struct dti_evaluation { /* programs of the newest dt_trainer_evaluate */
     uint64_t rows;
@@ -84,6 +85,8 @@ struct dt_trainer {
     uint64_t saved;              /* step of the newest checkpoint */
     uint64_t checkpoints_failed; /* and why the newest of them did: */
     char checkpoint_error[DT_MAX_REASON_BYTES];
+    dti_checkpoint_copy *copy;                /* of .background, where files are written */
+    bool writing;                             /* the newest checkpoint, on all ranks */
     dti_step_batch begun[DTI_STEP_SLOTS_MAX]; /* as par.steps */
     bool again;                               /* a batch was to be started and is to be again */
     dt_train_report pending; /* of steps that ended between two calls, for the next report */
@@ -138,8 +141,9 @@ static dt_result dti_trainer_whole(const dt_trainer *t, const char *what);
 /* make_step.c */
 static void dti_trainer_drain(dt_trainer *t); /* ends what is under way */
 
-/* state.c: as dt_trainer_load */
+/* state.c: as dt_trainer_load, and as dt_trainer_save or _checkpoint */
 static dt_result dti_state_load(dt_trainer *t, const char *path);
+static dt_result dti_trainer_file(dt_trainer *t, const char *path, bool folder);
 
 /* plateau.c */
 static bool dti_trainer_has_plateau(const dt_trainer *t);
@@ -165,10 +169,14 @@ static void dti_shared_free(dt_trainer *t);
 static dt_result dti_shared_put(dt_trainer *t);           /* what was written, into new programs */
 static dt_result dti_shared_written(const dt_trainer *t); /* INVALID: one was not, by name */
 
-/* state.c: whether checkpoints can be written, looked at before the first; the same on all ranks.
- * And whether one that could not be is all that failed. */
+/* checkpoints.c: whether checkpoints can be written, looked at before the first; the same on all
+ * ranks. Whether one that could not be is all that failed. */
 static dt_result dti_trainer_folder(dt_trainer *t);
 static bool dti_checkpoint_is_lost(const dt_trainer *t, dt_result result);
+/* Until the newest checkpoint is written, on all ranks; its result is counted. And the same without
+ * what is lost. */
+static dt_result dti_checkpoint_end(dt_trainer *t);
+static dt_result dti_checkpoint_settle(dt_trainer *t);
 
 /* balance.c */
 static dt_result dti_balance_make(dt_trainer *t);

@@ -94,6 +94,11 @@ static void kills_draw_then(kill_case *c, uint64_t *state) {
     v[F_RANKS] = 1 + (int)jobs_random(state, (uint32_t)jobs_clamp(devices, 1, 3));
 }
 
+/* Whether a thread writes the checkpoints. */
+static bool kills_by_thread(const kill_case *c) {
+    return c->at % 2;
+}
+
 static void kills_draw(int number, kill_case *c) {
     uint64_t state = (uint64_t)number * 7919 + 3;
     *c = (kill_case){.number = number};
@@ -103,6 +108,9 @@ static void kills_draw(int number, kill_case *c) {
     c->step = 3 + kills_round(&c->job) + (int)jobs_random(&state, KILL_STEPS - KILL_LATE - 3);
     c->timed = jobs_random(&state, 4) == 0;
     c->at = jobs_random(&state, 1000);
+    /* The next checkpoint waits for the first one: then that is on the disk. */
+    const int least = kills_by_thread(c) ? 5 + kills_round(&c->job) : 0;
+    c->step = c->step > least ? c->step : least;
 }
 
 static void kills_words(const kill_case *c, char *to, size_t room) {
@@ -227,7 +235,8 @@ static void kills_rank(rank *r) {
     if (EXPECT(r, m && jobs_make(m, own.job))) {
         jobs_trouble(m, own.job);
         jobs_describe(m, &own);
-        m->desc.checkpoint = (dt_checkpoint_desc){.folder = c->folder, .every_steps = 2};
+        m->desc.checkpoint = (dt_checkpoint_desc){
+            .folder = c->folder, .every_steps = 2, .background = kills_by_thread(c)};
         kills_train(r, c, m);
     }
     if (m)

@@ -383,6 +383,61 @@ TEST(a_checkpoint_that_cannot_be_written_stops_no_training) {
     remove(d.checkpoint.folder);
 }
 
+/* The trainer of a folder, and what it must not mind: that files are still being written. */
+static dt_trainer *train_in_folder(train_model *m, const char *folder, bool background) {
+    dt_trainer *trainer = NULL;
+    if (!train_model_make(m, &(dt_ctx_desc){.no_vulkan = true}, true))
+        return NULL;
+    dt_trainer_desc d = train_desc(m);
+    d.devices = "cpu:2";
+    d.checkpoint = (dt_checkpoint_desc){
+        .folder = folder, .every_steps = 1, .keep = 2, .background = background};
+    CHECK_TEXT(!dt_trainer_create(m->graph, &d, &trainer), "%s", dt_ctx_error(m->ctx));
+    return trainer;
+}
+
+TEST(a_checkpoint_that_a_thread_writes_has_the_bytes_of_any_other) {
+    static const char *const folders[] = {"build/test_train_here", "build/test_train_thread"};
+    system("rm -rf build/test_train_here build/test_train_thread");
+    for (int background = 0; background < 2; background++) {
+        train_model m;
+        bool found = false;
+        dt_trainer *t = train_in_folder(&m, folders[background], background);
+        REQUIRE(t);
+        for (int i = 0; i < 4; i++)
+            CHECK(dt_trainer_step(t, NULL) == DT_OK);
+        CHECK(dt_trainer_wait(t, NULL) == DT_OK);
+        CHECK(dt_trainer_step(t, NULL) == DT_OK); /* its file is written when it is read */
+        CHECK(dt_trainer_resume(t, &found) == DT_OK && found);
+        CHECK(dt_trainer_step(t, NULL) == DT_OK); /* or when the trainer ends */
+        dt_ctx_destroy(m.ctx);
+    }
+    CHECK(system("ls build/test_train_here | wc -l | grep -qx 3") == 0);
+    CHECK(system("diff -r build/test_train_here build/test_train_thread") == 0);
+    system("rm -rf build/test_train_here build/test_train_thread");
+}
+
+TEST(a_checkpoint_that_a_thread_cannot_write_is_told_by_the_next_one_or_by_waiting) {
+    const char *folder = "build/test_train_gone";
+    train_model m;
+    dt_train_report r;
+    dt_trainer_info info;
+    dt_trainer *t = train_in_folder(&m, folder, true);
+    REQUIRE(t);
+    CHECK(rmdir(folder) == 0); /* a file takes its place */
+    FILE *file = fopen(folder, "wb");
+    REQUIRE(file && fclose(file) == 0);
+    CHECK(dt_trainer_step(t, &r) == DT_OK && r.checkpoints_failed == 0);
+    CHECK(dt_trainer_step(t, &r) == DT_OK && r.checkpoints_failed == 1);
+    CHECK(dt_trainer_wait(t, &r) == DT_ERROR_IO && r.checkpoints_failed == 1);
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), "build/test_train_gone/step-000000000002.safetensors");
+    CHECK(dt_trainer_wait(t, &r) == DT_OK && r.checkpoints_failed == 0);
+    dt_trainer_get_info(t, &info);
+    CHECK(info.checkpoints_failed == 2 && info.step == 2);
+    dt_ctx_destroy(m.ctx);
+    remove(folder);
+}
+
 TEST(weights_of_a_file_come_to_all_replicas) {
     const char *path = "build/test_train_weights.safetensors";
     uint64_t hash[2] = {0};

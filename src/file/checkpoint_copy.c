@@ -1,0 +1,143 @@
+/* A checkpoint that a thread writes while training goes on. The calling thread copies the items
+ * and all bytes into one block; the thread sees nothing else. The application's allocator and
+ * logger are called only on its own threads. So the thread has malloc's memory, and whoever waits
+ * for it logs its warnings. */
+
+struct dti_checkpoint_copy {
+    dti_base base; /* the thread's */
+    dti_thread thread;
+    bool started;
+    char folder[DTI_CHECKPOINT_PATH];
+    uint64_t step;
+    int keep, count;
+    char *memory; /* items, where their bytes are, dimensions, names, bytes */
+    size_t size;
+    dti_safetensors_item *items;
+    const char **bytes;
+    dt_result result;
+    char warning[DT_MAX_REASON_BYTES]; /* the newest */
+};
+
+static void dti_checkpoint_copy_log(void *user, dt_log_level level, const char *message) {
+    dti_checkpoint_copy *c = user;
+    if (level == DT_LOG_WARNING)
+        snprintf(c->warning, sizeof c->warning, "%s", message);
+}
+
+static dti_checkpoint_copy *dti_checkpoint_copy_make(dti_base *base) {
+    dti_checkpoint_copy *c = dti_alloc(base, sizeof *c);
+    if (!c)
+        return NULL;
+    memset(c, 0, sizeof *c);
+    dti_base_init(&c->base, NULL, &(dt_logger){dti_checkpoint_copy_log, c});
+    return c;
+}
+
+/* ---- the copy */
+
+static uint64_t dti_checkpoint_copy_size(const dti_safetensors_item *items, int count) {
+    uint64_t size = (uint64_t)count * (sizeof *items + sizeof(char *));
+    for (int i = 0; i < count; i++)
+        size += (uint64_t)items[i].rank * sizeof *items[i].dim + strlen(items[i].name) + 1 +
+                items[i].bytes;
+    return size;
+}
+
+static dt_result dti_checkpoint_copy_room(dti_base *base, dti_checkpoint_copy *c, uint64_t size) {
+    if (size <= c->size)
+        return DT_OK;
+    dti_free(base, c->memory);
+    c->size = 0;
+    c->memory = size < SIZE_MAX ? dti_alloc(base, (size_t)size) : NULL;
+    DTI_HAVE(c->memory);
+    c->size = (size_t)size;
+    return DT_OK;
+}
+
+/* What is aligned goes first. */
+static char *dti_checkpoint_copy_items(dti_checkpoint_copy *c, const dti_safetensors_item *items) {
+    const size_t count = (size_t)c->count;
+    c->items = (dti_safetensors_item *)(void *)c->memory;
+    c->bytes = (const char **)(void *)(c->items + count);
+    int64_t *dim = (int64_t *)(void *)(c->bytes + count);
+    for (size_t i = 0; i < count; i++) {
+        c->items[i] = items[i];
+        c->items[i].dim = dim;
+        for (int k = 0; k < items[i].rank; k++)
+            *dim++ = items[i].dim[k];
+    }
+    char *to = (char *)dim;
+    for (size_t i = 0; i < count; i++) {
+        const size_t size = strlen(items[i].name) + 1;
+        c->items[i].name = memcpy(to, items[i].name, size);
+        to += size;
+    }
+    return to;
+}
+
+static dt_result dti_checkpoint_copy_take(dti_checkpoint_copy *c, char *to,
+                                          dti_checkpoint_read_fn *read, void *user) {
+    for (int i = 0; i < c->count; i++) {
+        c->bytes[i] = to;
+        for (uint64_t at = 0; at < c->items[i].bytes; at += DTI_CHECKPOINT_CHUNK) {
+            const size_t size = (size_t)DTI_MIN(DTI_CHECKPOINT_CHUNK, c->items[i].bytes - at);
+            DTI_TRY(read(user, i, at, to, size));
+            to += size;
+        }
+    }
+    return DT_OK;
+}
+
+/* ---- the thread */
+
+static dt_result dti_checkpoint_copy_read(void *user, int item, uint64_t offset, void *to,
+                                          size_t bytes) {
+    const dti_checkpoint_copy *c = user;
+    memcpy(to, c->bytes[item] + offset, bytes);
+    return DT_OK;
+}
+
+static void dti_checkpoint_copy_main(void *user) {
+    dti_checkpoint_copy *c = user;
+    c->result = dti_checkpoint_folder_write(&c->base, c->folder, c->step, c->keep, c->items,
+                                            c->count, dti_checkpoint_copy_read, c);
+}
+
+static dt_result dti_checkpoint_copy_told(dti_base *base, dti_checkpoint_copy *c) {
+    if (c->warning[0])
+        dti_log(base, DT_LOG_WARNING, "%s", c->warning);
+    c->warning[0] = '\0';
+    return c->result ? dti_fail(base, c->result, "%s", c->base.error) : DT_OK;
+}
+
+static dt_result dti_checkpoint_copy_write(dti_base *base, dti_checkpoint_copy **copy,
+                                           const char *folder, uint64_t step, int keep,
+                                           const dti_safetensors_item *items, int count,
+                                           dti_checkpoint_read_fn *read, void *user) {
+    dti_checkpoint_copy *c = *copy = *copy ? *copy : dti_checkpoint_copy_make(base);
+    DTI_HAVE(c);
+    DTI_TRY(dti_checkpoint_copy_room(base, c, dti_checkpoint_copy_size(items, count)));
+    snprintf(c->folder, sizeof c->folder, "%s", folder);
+    c->step = step;
+    c->keep = keep;
+    c->count = count;
+    DTI_TRY(dti_checkpoint_copy_take(c, dti_checkpoint_copy_items(c, items), read, user));
+    c->started = dti_thread_start(&c->thread, DTI_WORKER_STACK, dti_checkpoint_copy_main, c);
+    if (c->started)
+        return DT_OK;
+    dti_checkpoint_copy_main(c);
+    return dti_checkpoint_copy_told(base, c);
+}
+
+static dt_result dti_checkpoint_copy_wait(dti_base *base, dti_checkpoint_copy *c) {
+    if (!c || !c->started)
+        return DT_OK;
+    dti_thread_join(&c->thread);
+    c->started = false;
+    return dti_checkpoint_copy_told(base, c);
+}
+
+static void dti_checkpoint_copy_free(dti_base *base, dti_checkpoint_copy *c) {
+    if (c)
+        DTI_FREE(base, c->memory, c);
+}

@@ -1,0 +1,49 @@
+/* Checkpoints of a job's folder: when they are written, and what becomes of one that cannot be.
+ * With .background the newest may still be on its way to the disk. All ranks ask for it at the same
+ * places (dti_checkpoint_end), so all count the same. */
+
+static bool dti_checkpoint_is_lost(const dt_trainer *t, dt_result result) {
+    return (result == DT_ERROR_IO || result == DT_ERROR_MEMORY) && !t->par.lost;
+}
+
+static dt_result dti_checkpoint_counted(dt_trainer *t, dt_result result) {
+    if (!dti_checkpoint_is_lost(t, result))
+        return result;
+    t->checkpoints_failed++;
+    snprintf(t->checkpoint_error, sizeof t->checkpoint_error, "%.*s",
+             (int)sizeof t->checkpoint_error - 1, t->base->error);
+    return result;
+}
+
+static dt_result dti_checkpoint_end(dt_trainer *t) {
+    if (!t->writing)
+        return DT_OK;
+    t->writing = false;
+    const dt_result own = dti_checkpoint_copy_wait(t->base, t->copy);
+    return dti_checkpoint_counted(t, dti_agree_result(&t->par, own));
+}
+
+static dt_result dti_checkpoint_settle(dt_trainer *t) {
+    const dt_result result = dti_checkpoint_end(t);
+    return dti_checkpoint_is_lost(t, result) ? DT_OK : result;
+}
+
+static dt_result dti_trainer_folder(dt_trainer *t) {
+    const bool looks = t->desc.checkpoint.folder && t->par.mesh.rank == 0;
+    return dti_agree_result(
+        &t->par, looks ? dti_checkpoint_folder_ready(t->base, t->desc.checkpoint.folder) : DT_OK);
+}
+
+DTI_PUBLIC(dt_trainer_checkpoint, (dt_trainer * t), t, DTI_OF(dt_trainer) | DTI_WITH, (t)) {
+    if (!t->desc.checkpoint.folder)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        ".checkpoint.folder is not set, and names where checkpoints go");
+    DTI_TRY(dti_check_forked(t->base));
+    DTI_TRY(dti_checkpoint_settle(t));
+    const dt_result result = dti_trainer_file(t, t->desc.checkpoint.folder, true);
+    if (!result) {
+        t->saved = t->par.replicas[0].store->steps;
+        t->writing = t->desc.checkpoint.background;
+    }
+    return dti_checkpoint_counted(t, result);
+}
