@@ -268,7 +268,8 @@ typedef struct dt_trainer_desc {
     int accumulate;
     dt_tail tail;
     /* Leave out steps in which no loss of the batch (DT_TRAIN_LOCAL: of a replica's part) has a
-     * target that counts. Their samples are used up. Makes .limits.in_flight 1; 2 is INVALID. */
+     * target that counts. Their samples are used up, and their metrics count nothing. Makes
+     * .limits.in_flight 1; 2 is INVALID. */
     bool skip_empty;
     uint64_t seed;            /* of initial values, order of samples and dropout */
     bool no_shuffle;          /* take the rows in order in every epoch */

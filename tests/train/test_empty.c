@@ -9,7 +9,8 @@ typedef struct empty_run {
     bool without, skips; /* the batches are not there; steps are left out */
     uint32_t mask;       /* batches without a target that counts */
     uint64_t hash, empty, steps;
-    double loss; /* of the steps that are empty: the largest */
+    double loss;    /* of the steps that are empty: the largest */
+    double counted; /* by a metric without targets, in these */
     char text[1200];
     uint32_t pick[TRAIN_ROWS]; /* read until the trainer ends */
 } empty_run;
@@ -37,12 +38,14 @@ static dt_result empty_train(const train_mode *mode, dt_comm *comm, empty_run *r
     d.no_shuffle = true;
     d.batch = EMPTY_BATCH;
     d.skip_empty = r->skips;
+    d.metrics[0] = dt_mse(m->logits, m->logits);
     train_mode_take(mode, comm, &d);
     dt_result result = dt_trainer_create(m->graph, &d, &t);
     for (uint64_t i = 0; i < 2 * (d.data.rows / EMPTY_BATCH) && !result; i++) {
         result = dt_trainer_step(t, &report);
         r->empty += report.empty;
         r->steps = report.step;
+        r->counted += report.empty ? report.metric_weight[0] : 0;
         r->loss = report.empty && report.loss > r->loss ? report.loss : r->loss;
     }
     return result ? result : train_mode_hash(mode, t, &r->hash);
@@ -85,6 +88,9 @@ TEST(a_step_without_targets_is_told_in_every_mode_and_left_out_on_request) {
         CHECK_TEXT(plain.empty == empty && plain.steps == 2 * EMPTY_BATCHES && plain.loss == 0.0,
                    "%s: %d of %d steps, not %d", mode->name, (int)plain.empty, (int)plain.steps,
                    (int)empty);
+        CHECK_TEXT(plain.counted > 0 && skips.counted == 0,
+                   "%s: a metric without targets counts %g, and %g in steps that are left out",
+                   mode->name, plain.counted, skips.counted);
         CHECK_TEXT(skips.empty == empty && skips.steps == 2 * EMPTY_BATCHES - empty,
                    "%s: %d are left out, %d are made", mode->name, (int)skips.empty,
                    (int)skips.steps);

@@ -173,12 +173,15 @@ static dt_result dti_alone_wait(dti_parallel *par) {
     return result;
 }
 
+/* A step that is left out reports no metric, as where it is not even computed. */
 static dt_result dti_alone_done(dti_parallel *par, dti_parallel_result *out) {
     const dti_step *s = par->now;
-    memcpy(out->terms, s->terms, sizeof out->terms);
+    const bool left_out = s->empty && par->desc.skip_empty;
+    if (!left_out)
+        memcpy(out->terms, s->terms, sizeof out->terms);
     out->norm = s->norm;
     out->empty = s->empty;
-    out->committed = !s->faulty && !(s->empty && par->desc.skip_empty);
+    out->committed = !s->faulty && !left_out;
     out->skipped = s->faulty && !s->not_run;
     return s->faulty ? dti_fail(par->base, DT_ERROR_NUMERIC, "%s", s->said) : DT_OK;
 }
