@@ -441,7 +441,8 @@ typedef struct dt_step_desc {
     dt_vulkan_semaphore wait, signal;
 } dt_step_desc;
 
-/* The results of a step. A term's value is sum / weight. As an argument it may be NULL.
+/* The results of a step. A term's value is sum / weight. As an argument it may be NULL. It is empty
+ * if a call fails before the step's end.
  *
  * empty: no loss has a target that counts, as all are ignored or have weight 0. Loss and gradients
  * are 0 (PyTorch: NaN). Momentum and decay still move weights; with .skip_empty the store is

@@ -152,9 +152,15 @@ static void dti_visit_join(dti_visit *f, dti_base *base);
 
 /* Without its object a call is INVALID and no more, or, where it has no result, nothing at all. */
 #define DTI_PUBLIC(name, params, object, how, args)                                                \
+    DTI_PUBLIC_RUNS(name, params, object, how, args, (void)0)
+/* It fills in *report if it can: zeros, where it fails before. */
+#define DTI_PUBLIC_REPORT(name, params, object, how, args)                                         \
+    DTI_PUBLIC_RUNS(name, params, object, how, args, if (report) memset(report, 0, sizeof *report))
+#define DTI_PUBLIC_RUNS(name, params, object, how, args, first)                                    \
     static dt_result dti_call_##name params;                                                       \
     DT_API dt_result name params {                                                                 \
         dti_visit visit;                                                                           \
+        first;                                                                                     \
         object = dti_enter(object, &visit, (how) | DTI_TELLS, #name);                              \
         dt_result result = DT_ERROR_INVALID;                                                       \
         if (!DTI_HERE)                                                                             \

@@ -118,9 +118,10 @@ static dt_result dti_profile_parts(dt_profile *p, dt_program *program, int threa
     return result;
 }
 
-DTI_PUBLIC(dt_profile_run,
-           (dt_profile * p, dt_program *program, const dt_step_desc *step, dt_report *report), p,
-           DTI_OF(dt_profile), (p, program, step, report)) {
+DTI_PUBLIC_REPORT(dt_profile_run,
+                  (dt_profile * p, dt_program *program, const dt_step_desc *step,
+                   dt_report *report),
+                  p, DTI_OF(dt_profile), (p, program, step, report)) {
     dt_report own;
     DTI_NEED(p->base, program);
     const int thread = dti_profile_device(p, dt_store_device(program->store)->id);

@@ -224,9 +224,9 @@ static dt_result dti_evaluation_finite(dt_trainer *t, const double *terms) {
                              "its values and look");
 }
 
-DTI_PUBLIC(dt_trainer_evaluate,
-           (dt_trainer * t, const dt_dataset *data, int batch, dt_train_report *report), t,
-           DTI_OF(dt_trainer) | DTI_WITH, (t, data, batch, report)) {
+DTI_PUBLIC_REPORT(dt_trainer_evaluate,
+                  (dt_trainer * t, const dt_dataset *data, int batch, dt_train_report *report), t,
+                  DTI_OF(dt_trainer) | DTI_WITH, (t, data, batch, report)) {
     DTI_NEED(t->base, data);
     dt_train_report local, *r = report ? report : &local;
     const uint64_t start = dti_now_ns();

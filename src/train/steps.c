@@ -136,8 +136,8 @@ static dt_result dti_trainer_told(dt_trainer *t, dt_result before, dt_result now
     return before && !now ? dti_fail(t->base, before, "%s", t->said) : now;
 }
 
-DTI_PUBLIC(dt_trainer_step, (dt_trainer * t, dt_train_report *report), t,
-           DTI_OF(dt_trainer) | DTI_WITH | DTI_UNUSED, (t, report)) {
+DTI_PUBLIC_REPORT(dt_trainer_step, (dt_trainer * t, dt_train_report *report), t,
+                  DTI_OF(dt_trainer) | DTI_WITH | DTI_UNUSED, (t, report)) {
     dt_train_report local, *r = report ? report : &local;
     const dt_result before = dti_report_open(t, r);
     bool used;
@@ -150,8 +150,8 @@ DTI_PUBLIC(dt_trainer_step, (dt_trainer * t, dt_train_report *report), t,
 }
 
 /* A skipped step, or a checkpoint that could not be written, is told at the end. */
-DTI_PUBLIC(dt_trainer_epoch, (dt_trainer * t, dt_train_report *report), t,
-           DTI_OF(dt_trainer) | DTI_WITH | DTI_UNUSED, (t, report)) {
+DTI_PUBLIC_REPORT(dt_trainer_epoch, (dt_trainer * t, dt_train_report *report), t,
+                  DTI_OF(dt_trainer) | DTI_WITH | DTI_UNUSED, (t, report)) {
     dt_train_report local, *r = report ? report : &local;
     const dt_result before = dti_report_open(t, r);
     dt_result kept = DT_OK, result = DT_OK;
@@ -166,8 +166,8 @@ DTI_PUBLIC(dt_trainer_epoch, (dt_trainer * t, dt_train_report *report), t,
     return dti_trainer_told(t, before, !used || t->par.lost ? result : kept);
 }
 
-DTI_PUBLIC(dt_trainer_wait, (dt_trainer * t, dt_train_report *report), t,
-           DTI_OF(dt_trainer) | DTI_WITH | DTI_UNUSED, (t, report)) {
+DTI_PUBLIC_REPORT(dt_trainer_wait, (dt_trainer * t, dt_train_report *report), t,
+                  DTI_OF(dt_trainer) | DTI_WITH | DTI_UNUSED, (t, report)) {
     dt_train_report local, *r = report ? report : &local;
     DTI_TRY(dti_check_forked(t->base));
     dti_trainer_drain(t);

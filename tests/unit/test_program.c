@@ -275,6 +275,31 @@ TEST(a_metric_that_is_not_finite_stops_no_step) {
     dt_ctx_destroy(c.ctx);
 }
 
+/* A call that fails before there is a report. */
+TEST(a_call_without_a_report_leaves_an_empty_one) {
+    static const dt_report none;
+    plan_case c = plan_open();
+    dt_profile *profile = NULL;
+    dt_tensor x = dt_input(c.graph, "x", DT_F32, dt_dims(1));
+    dt_program_desc desc = {.loss = dt_mean_loss(dt_nn_linear(x, "y", 1)), .gradients = true};
+    REQUIRE(dt_store_create(c.graph, &(dt_store_desc){.device = "cpu"}, &c.store) == DT_OK);
+    REQUIRE(dt_program_create(c.store, &desc, &c.program) == DT_OK);
+    REQUIRE(dt_profile_create(c.ctx, NULL, &profile) == DT_OK);
+    for (int way = 0; way < 6; way++) {
+        dt_report r;
+        memset(&r, 0x55, sizeof r);
+        dt_result result = way == 0   ? dt_program_run(c.program, NULL, &r) /* no input */
+                           : way == 1 ? dt_program_wait(c.program, &r)      /* no step */
+                           : way == 2 ? dt_program_end(c.program, &r)
+                           : way == 3 ? dt_program_cancel(c.program, &r)
+                           : way == 4 ? dt_profile_run(profile, c.program, NULL, &r)
+                                      : dt_program_run(NULL, NULL, &r);
+        CHECK(result == DT_ERROR_INVALID && !memcmp(&r, &none, sizeof r));
+    }
+    dt_profile_destroy(profile);
+    dt_ctx_destroy(c.ctx);
+}
+
 TEST(a_report_has_the_values_of_metrics) {
     plan_case c = plan_open();
     dt_tensor x = dt_input(c.graph, "x", DT_F32, dt_dims(2));

@@ -147,8 +147,8 @@ DTI_PUBLIC(dt_program_start, (dt_program * p, const dt_step_desc *desc), p, DTI_
     return dti_program_start(p, desc, NULL);
 }
 
-DTI_PUBLIC(dt_program_wait, (dt_program * p, dt_report *report), p, DTI_OF(dt_program),
-           (p, report)) {
+DTI_PUBLIC_REPORT(dt_program_wait, (dt_program * p, dt_report *report), p, DTI_OF(dt_program),
+                  (p, report)) {
     DTI_TRY(dti_check_forked(p->base));
     if (!p->started)
         return dti_code_fail(p->code, DT_ERROR_INVALID,

@@ -425,8 +425,8 @@ static dt_result dti_step_complete(dt_program *p, dt_report *report) {
     return dt_program_end(p, report);
 }
 
-DTI_PUBLIC(dt_program_cancel, (dt_program * p, dt_report *report), p, DTI_OF(dt_program),
-           (p, report)) {
+DTI_PUBLIC_REPORT(dt_program_cancel, (dt_program * p, dt_report *report), p, DTI_OF(dt_program),
+                  (p, report)) {
     DTI_TRY(dti_check_running(p));
     if (report)
         *report = (dt_report){.step = p->now->step};
@@ -605,8 +605,8 @@ static dt_result dti_step_finish(dt_program *p, dt_report *report) {
     return p->now->commits && !dti_inflight_count(p) ? dti_host_copy_after(p->store) : DT_OK;
 }
 
-DTI_PUBLIC(dt_program_end, (dt_program * p, dt_report *report), p, DTI_OF(dt_program),
-           (p, report)) {
+DTI_PUBLIC_REPORT(dt_program_end, (dt_program * p, dt_report *report), p, DTI_OF(dt_program),
+                  (p, report)) {
     DTI_TRY(dti_check_running(p));
     if (p->now->at != p->now->end) {
         return dti_code_fail(p->code, DT_ERROR_INVALID,
@@ -623,8 +623,8 @@ static void dti_step_settle(dt_program *p) {
         dti_step_complete(p, NULL);
 }
 
-DTI_PUBLIC(dt_program_run, (dt_program * p, const dt_step_desc *step, dt_report *report), p,
-           DTI_OF(dt_program), (p, step, report)) {
+DTI_PUBLIC_REPORT(dt_program_run, (dt_program * p, const dt_step_desc *step, dt_report *report), p,
+                  DTI_OF(dt_program), (p, step, report)) {
     DTI_TRY(p->code->has_gradients ? dti_bindings_written(p, true) : DT_OK);
     DTI_TRY(dti_step_begin(p, step, true));
     DTI_TRY(dti_drive_start(p, p->now->end));
