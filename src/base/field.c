@@ -55,7 +55,13 @@ static void dti_fields_resolve(const dti_fields *fields, void *of) {
     }
 }
 
+static const char *dti_field_enumerator(const dti_field_range *r, double x) {
+    return r->names && x >= 0.0 && x <= r->most ? r->names[(int)x] : NULL;
+}
+
 static bool dti_field_fits(const dti_field *f, const dti_field_range *r, double x) {
+    if (r->names)
+        return dti_field_enumerator(r, x) != NULL;
     if (f->type >= DTI_FIELD_F32 && !dti_fits_f32(x))
         return false;
     if (r->single)
@@ -63,12 +69,23 @@ static bool dti_field_fits(const dti_field *f, const dti_field_range *r, double 
     return (r->above ? x > r->least : x >= r->least) && (r->below ? x < r->most : x <= r->most);
 }
 
+static void dti_field_enumerators(dti_text *text, const dti_field_range *r) {
+    const int most = (int)r->most;
+    for (int i = 0; i <= most; i++)
+        if (r->names[i])
+            dti_text_add(text, "%s%s", !i ? "" : i < most ? ", " : " or ", r->names[i]);
+}
+
 static void dti_field_problem(dti_text *text, const char *prefix, dti_field_at at,
                               const dti_field_range *r, double value) {
     dti_text_add(text, "%s%s is ", prefix, at.name);
     dti_text_add_number(text, value);
-    dti_text_add(text, "; it must be %s%s ", r->kind ? r->kind : "",
-                 r->above ? "above" : "at least");
+    dti_text_add(text, "; it must be ");
+    if (r->names) {
+        dti_field_enumerators(text, r);
+        return;
+    }
+    dti_text_add(text, "%s%s ", r->kind ? r->kind : "", r->above ? "above" : "at least");
     dti_text_add_number(text, r->least);
     if (r->most != (double)INT_MAX) {
         dti_text_add(text, " and %s ", r->below ? "below" : "at most");
@@ -107,9 +124,13 @@ static dt_result dti_fields_check(dti_base *base, const char *prefix, const dti_
 }
 
 /* All digits: integers have more than a double. */
-static void dti_field_describe(dti_text *text, uint32_t type, const void *at) {
+static void dti_field_describe(dti_text *text, uint32_t type, const dti_field_range *r,
+                               const void *at) {
     uint64_t whole;
-    if (type == DTI_FIELD_TEXT) {
+    const char *name = dti_field_enumerator(r, dti_field_number(type, at));
+    if (name) {
+        dti_text_add(text, " %s", name);
+    } else if (type == DTI_FIELD_TEXT) {
         const char *const words = *(const char *const *)at;
         dti_text_add(text, " '%s'", words ? words : "*");
     } else if (type == DTI_FIELD_U64) {
@@ -133,7 +154,7 @@ static void dti_fields_describe(dti_text *text, const char *prefix, const dti_fi
         const char *p = (const char *)of + at.row->offset; /* other arrays have floats */
         dti_text_add(text, "%s%s", prefix, at.name + arrow);
         for (uint32_t i = 0; i < at.row->count; i++)
-            dti_field_describe(text, at.row->type, p + i * size);
+            dti_field_describe(text, at.row->type, &fields->ranges[at.row->range], p + i * size);
         dti_text_add(text, "\n");
     } while (dti_fields_next(fields, &at));
 }

@@ -28,9 +28,10 @@ enum {
 /* What a member may be, and what its 0 is. */
 typedef struct dti_field_range {
     double least, most, otherwise;
-    const char *kind;  /* "a dt_tail, ", or NULL */
-    bool above, below; /* without the least, the most itself */
-    bool single;       /* rounded to f32 first */
+    const char *const *names; /* of an enum's numbers 0 to most, NULL if not allowed */
+    const char *kind;         /* "DT_THREADS_ALL (-1), or ", or NULL */
+    bool above, below;        /* without the least, the most itself */
+    bool single;              /* rounded to f32 first */
 } dti_field_range;
 
 typedef struct dti_field {
@@ -46,6 +47,9 @@ typedef struct dti_fields {
 } dti_fields;
 
 #define DTI_RANGE_ANY 0
+/* An enum, by an array of its enumerators. */
+#define DTI_ENUMERATOR(x) [x] = #x
+#define DTI_RANGE_ENUM(list) .most = DTI_COUNT(list) - 1, .names = list
 /* Makes ranges and their names of a list X(name, members of a dti_field_range). */
 #define DTI_RANGE_NAME(name, ...) DTI_RANGE_##name,
 #define DTI_RANGE_ROW(name, ...) {__VA_ARGS__},
@@ -80,5 +84,7 @@ static void dti_fields_describe(dti_text *text, const char *prefix, const dti_fi
                                 const void *of, bool servers);
 /* The member at an offset, which is there. */
 static dti_field_at dti_fields_find(const dti_fields *fields, size_t offset);
+/* The name of an enum's number, or NULL. */
+static const char *dti_field_enumerator(const dti_field_range *r, double x);
 /* The number at a place: 0 or 1 of a pointer. */
 static double dti_field_number(uint32_t type, const void *at);

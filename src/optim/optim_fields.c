@@ -1,7 +1,25 @@
 /* The members of an optimizer's description. What depends on its kind is in optim.c and rate.c. */
 
+#define DTI_X(number, ID, name, least, most) [number] = "DT_OPTIM_" #ID,
+static const char *const dti_enum_optim_kind[] = {DTI_OPTIM_LIST(DTI_X)};
+#undef DTI_X
+static const char *const dti_enum_average_kind[] = {DTI_ENUMERATOR(DT_AVERAGE_NONE),
+                                                    DTI_ENUMERATOR(DT_AVERAGE_EMA),
+                                                    DTI_ENUMERATOR(DT_AVERAGE_SWA)};
+static const char *const dti_enum_state_dtype[] = {
+    DTI_ENUMERATOR(DT_STATE_F32), DTI_ENUMERATOR(DT_STATE_BF16), DTI_ENUMERATOR(DT_STATE_8BIT)};
+static const char *const dti_enum_schedule_kind[] = {
+    DTI_ENUMERATOR(DT_SCHEDULE_DEFAULT),      DTI_ENUMERATOR(DT_SCHEDULE_CONSTANT),
+    DTI_ENUMERATOR(DT_SCHEDULE_STEP),         DTI_ENUMERATOR(DT_SCHEDULE_MULTI_STEP),
+    DTI_ENUMERATOR(DT_SCHEDULE_EXPONENTIAL),  DTI_ENUMERATOR(DT_SCHEDULE_POLYNOMIAL),
+    DTI_ENUMERATOR(DT_SCHEDULE_LINEAR),       DTI_ENUMERATOR(DT_SCHEDULE_GEOMETRIC),
+    DTI_ENUMERATOR(DT_SCHEDULE_COSINE),       DTI_ENUMERATOR(DT_SCHEDULE_COSINE_RESTARTS),
+    DTI_ENUMERATOR(DT_SCHEDULE_ONE_CYCLE),    DTI_ENUMERATOR(DT_SCHEDULE_WSD),
+    DTI_ENUMERATOR(DT_SCHEDULE_INVERSE_SQRT), DTI_ENUMERATOR(DT_SCHEDULE_PLATEAU),
+    DTI_ENUMERATOR(DT_SCHEDULE_CALLBACK)};
+
 #define DTI_OPTIM_RANGES(X)                                                                        \
-    X(OPTIM_KIND, .most = DTI_OPTIM_KINDS - 1, .kind = "a dt_optim_kind, ")                        \
+    X(OPTIM_KIND, DTI_RANGE_ENUM(dti_enum_optim_kind))                                             \
     X(NUMBER, .most = (double)FLT_MAX)                                                             \
     X(FINITE, .least = -(double)FLT_MAX, .most = (double)FLT_MAX)                                  \
     X(BETA1, .most = 1.0, .otherwise = 0.9, .below = true)                                         \
@@ -9,12 +27,11 @@
     X(RHO, .most = 1.0, .otherwise = 0.9)                                                          \
     X(TRUST, .most = (double)FLT_MAX, .otherwise = 1e-3)                                           \
     X(LR_SCALE, .most = (double)FLT_MAX, .otherwise = 1.0)                                         \
-    X(AVERAGE_KIND, .most = DT_AVERAGE_SWA, .kind = "a dt_average_kind, ")                         \
+    X(AVERAGE_KIND, DTI_RANGE_ENUM(dti_enum_average_kind))                                         \
     X(AVERAGE_DECAY, .most = 1.0, .otherwise = 0.999, .below = true)                               \
-    X(STATE_DTYPE, .most = DT_STATE_8BIT,                                                          \
-      .kind = "DT_STATE_F32, DT_STATE_BF16 or DT_STATE_8BIT, ")                                    \
+    X(STATE_DTYPE, DTI_RANGE_ENUM(dti_enum_state_dtype))                                           \
     X(FROM_1, .most = 1.8446744073709552e19, .otherwise = 1.0)                                     \
-    X(SCHEDULE_KIND, .most = DT_SCHEDULE_CALLBACK, .kind = "a dt_schedule_kind, ")                 \
+    X(SCHEDULE_KIND, DTI_RANGE_ENUM(dti_enum_schedule_kind))                                       \
     X(GAMMA, .most = 10.0, .otherwise = 0.1)                                                       \
     X(START, .most = 1e30)                                                                         \
     X(END, .most = 1e30, .otherwise = 1.0)                                                         \

@@ -1,17 +1,39 @@
 /* The members of a trainer's description. */
 
+static const char *const dti_enum_tail[] = {
+    DTI_ENUMERATOR(DT_TAIL_KEEP), DTI_ENUMERATOR(DT_TAIL_DROP), DTI_ENUMERATOR(DT_TAIL_PAD)};
+static const char *const dti_enum_precision[] = {DTI_ENUMERATOR(DT_PRECISION_F32),
+                                                 DTI_ENUMERATOR(DT_PRECISION_BF16)};
+static const char *const dti_enum_train_mode[] = {DTI_ENUMERATOR(DT_TRAIN_SYNCHRONOUS),
+                                                  DTI_ENUMERATOR(DT_TRAIN_LOCAL),
+                                                  DTI_ENUMERATOR(DT_TRAIN_SERVER)};
+static const char *const dti_enum_balance[] = {DTI_ENUMERATOR(DT_BALANCE_EQUAL),
+                                               DTI_ENUMERATOR(DT_BALANCE_MEASURED)};
+static const char *const dti_enum_pipeline_schedule[] = {
+    DTI_ENUMERATOR(DT_PIPELINE_1F1B), DTI_ENUMERATOR(DT_PIPELINE_FILL_DRAIN),
+    DTI_ENUMERATOR(DT_PIPELINE_INTERLEAVED), DTI_ENUMERATOR(DT_PIPELINE_ZERO_BUBBLE)};
+static const char *const dti_enum_zero_stage[] = {
+    DTI_ENUMERATOR(DT_SHARD_NONE), DTI_ENUMERATOR(DT_SHARD_OPTIMIZER),
+    DTI_ENUMERATOR(DT_SHARD_GRADIENTS), DTI_ENUMERATOR(DT_SHARD_PARAMETERS)};
+static const char *const dti_enum_compress[] = {
+    DTI_ENUMERATOR(DT_COMPRESS_NONE), DTI_ENUMERATOR(DT_COMPRESS_BF16),
+    DTI_ENUMERATOR(DT_COMPRESS_INT8), DTI_ENUMERATOR(DT_COMPRESS_TOPK)};
+static const char *const dti_enum_parameter_dtype[] = {DTI_ENUMERATOR(DT_F32),
+                                                       DTI_ENUMERATOR(DT_BF16)};
+
 #define DTI_TRAINER_RANGES(X)                                                                      \
     X(LEAST_0, .most = (double)INT_MAX)                                                            \
     X(LEAST_1, .least = 1.0, .most = (double)INT_MAX, .otherwise = 1.0)                            \
     X(KEEP, .least = 1.0, .most = (double)INT_MAX, .otherwise = 3.0)                               \
     X(LOCAL_STEPS, .least = 1.0, .most = (double)INT_MAX, .otherwise = 100.0) /* paper: 50-500 */  \
-    X(TAIL, .most = DT_TAIL_PAD, .kind = "a dt_tail, ")                                            \
-    X(PRECISION, .most = DT_PRECISION_BF16, .kind = "DT_PRECISION_F32 or DT_PRECISION_BF16, ")     \
-    X(MODE, .most = DT_TRAIN_SERVER, .kind = "a dt_train_mode, ")                                  \
-    X(BALANCE, .most = DT_BALANCE_MEASURED, .kind = "a dt_balance, ")                              \
-    X(ORDER, .most = DT_PIPELINE_ZERO_BUBBLE, .kind = "a dt_pipeline_schedule, ")                  \
-    X(ZERO_STAGE, .most = DT_SHARD_PARAMETERS, .kind = "a dt_zero_stage, ")                        \
-    X(ENCODING, .most = DT_COMPRESS_TOPK, .kind = "a dt_compress, ")                               \
+    X(TAIL, DTI_RANGE_ENUM(dti_enum_tail))                                                         \
+    X(PARAMETER_DTYPE, DTI_RANGE_ENUM(dti_enum_parameter_dtype))                                   \
+    X(PRECISION, DTI_RANGE_ENUM(dti_enum_precision))                                               \
+    X(MODE, DTI_RANGE_ENUM(dti_enum_train_mode))                                                   \
+    X(BALANCE, DTI_RANGE_ENUM(dti_enum_balance))                                                   \
+    X(ORDER, DTI_RANGE_ENUM(dti_enum_pipeline_schedule))                                           \
+    X(ZERO_STAGE, DTI_RANGE_ENUM(dti_enum_zero_stage))                                             \
+    X(ENCODING, DTI_RANGE_ENUM(dti_enum_compress))                                                 \
     X(THREADS, DT_THREADS_ALL, DTI_MAX_THREADS, .kind = "DT_THREADS_ALL (-1), or ")                \
     X(STAGES, .most = DTI_REPLICAS_MAX)                                                            \
     X(TENSOR_RANKS, .most = DTI_TP_MAX)                                                            \
@@ -37,7 +59,7 @@ DTI_RANGES(dti_trainer_ranges, DTI_TRAINER_RANGES);
     X(dt_trainer_desc, skip_empty, BOOL, ALL, ANY, 1)                                              \
     X(dt_trainer_desc, seed, U64, ALL, ANY, 1)                                                     \
     X(dt_trainer_desc, no_shuffle, BOOL, ALL, ANY, 1)                                              \
-    X(dt_trainer_desc, parameter_dtype, ENUM, ALL, ANY, 1)                                         \
+    X(dt_trainer_desc, parameter_dtype, ENUM, ALL, PARAMETER_DTYPE, 1)                             \
     X(dt_trainer_desc, devices, TEXT, RANK, ANY, 1)                                                \
     X(dt_trainer_desc, threads, INT, RANK, THREADS, 1)                                             \
     X(dt_trainer_desc, pin, BOOL, RANK, ANY, 1)                                                    \

@@ -246,7 +246,7 @@ TEST(a_wrong_schedule_says_which_phase_and_number) {
     schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_MULTI_STEP, .milestones = {4, 4}}, NULL,
                      ".schedule[0].milestones[0]");
     schedule_refused(&(dt_schedule){.kind = (dt_schedule_kind)99}, NULL,
-                     "kind is 99; it must be a dt_schedule_kind");
+                     "kind is 99; it must be DT_SCHEDULE_DEFAULT, DT_SCHEDULE_CONSTANT, ");
     schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_COSINE, .epochs = 0.5, .period = 1}, NULL,
                      ".schedule[0] has .epochs, which only a trainer can convert; give .steps");
     schedule_refused(&(dt_schedule){.steps = 5}, &(dt_schedule){.epochs = 5},

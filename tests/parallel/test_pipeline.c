@@ -406,7 +406,7 @@ TEST(pipeline_names_the_settings_that_it_refuses) {
         {{.parallel.schedule = (dt_pipeline_schedule)4},
          0,
          DT_ERROR_INVALID,
-         "dt_pipeline_schedule"},
+         "DT_PIPELINE_INTERLEAVED or DT_PIPELINE_ZERO_BUBBLE"},
         {{.parallel.chunks = 2},
          0,
          DT_ERROR_INVALID,

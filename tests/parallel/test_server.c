@@ -546,7 +546,7 @@ TEST(server_refuses_other_keys_jobs_settings_and_models) {
     serve_refuses(&r, DT_ERROR_INVALID, "batch 36");
     other = c;
     other.optim = (dt_optim_desc){DT_OPTIM_SGD, .lr = 0.25};
-    serve_refuses(&r, DT_ERROR_INVALID, ".optim->kind 1");
+    serve_refuses(&r, DT_ERROR_INVALID, ".optim->kind DT_OPTIM_SGD");
     r.c = &c;
     snprintf(r.address, sizeof r.address, "127.0.0.1");
     serve_refuses(&r, DT_ERROR_INVALID, "'127.0.0.1' is not a server's address");

@@ -621,7 +621,9 @@ TEST(local_steps_refuse_what_they_cannot_do) {
         {{.mode = DT_TRAIN_LOCAL, .parallel.compress_ratio = 2},
          DT_ERROR_INVALID,
          ".parallel.compress_ratio is 2; it must be above 0 and at most 1"},
-        {{.mode = (dt_train_mode)7}, DT_ERROR_INVALID, ".mode is 7; it must be a dt_train_mode"},
+        {{.mode = (dt_train_mode)7},
+         DT_ERROR_INVALID,
+         ".mode is 7; it must be DT_TRAIN_SYNCHRONOUS, DT_TRAIN_LOCAL or "},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         train_model m;

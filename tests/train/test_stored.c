@@ -674,7 +674,7 @@ static void stored_refused(const char *text, dt_dtype parameter, dt_optim_desc o
 TEST(what_fewer_bits_cannot_be_combined_with_is_refused_by_name) {
     const dt_optim_desc adam = {.kind = DT_OPTIM_ADAM};
     dt_optim_desc o = adam;
-    stored_refused(".parameter_dtype is i32; give DT_F32 or DT_BF16", DT_I32, adam, "cpu", 0);
+    stored_refused(".parameter_dtype is 1; it must be DT_F32 or DT_BF16", DT_I32, adam, "cpu", 0);
     stored_refused(".parameter_dtype = DT_BF16 cannot be combined with .parallel.zero_stage = 2",
                    DT_BF16, adam, "cpu:2", 2);
     o.state_dtype = DT_STATE_8BIT;
