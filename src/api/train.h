@@ -482,16 +482,18 @@ typedef struct dt_trainer_info {
     /* Replicas in this process (with a pipeline: that have a stage here); in the whole job. */
     int local_replicas, replicas;
     int batch_slices, batch, accumulate; /* as chosen where the description has 0 */
-    int replica_batch;        /* samples of this process's first replica in a full batch */
-    int micro_batch;          /* samples of one of its micro-batches */
-    int micro_batches;        /* number of micro-batches */
-    uint64_t epoch_steps;     /* steps of an epoch */
-    uint64_t step, epoch;     /* steps committed; epoch of the next sample, from 0 */
-    uint64_t round;           /* DT_TRAIN_LOCAL: rounds that have ended */
-    int round_steps;          /* DT_TRAIN_LOCAL: steps made in the current round */
-    int buckets;              /* of gradients that are summed at a time; 0 in a grid */
-    uint64_t gradient_bytes;  /* of all trained parameters; 0 in a grid (stages or tensor ranks) */
-    uint64_t wire_bytes;      /* of them as ranks exchange them (.parallel.compress); 0: one rank */
+    int replica_batch;       /* samples of this process's first replica in a full batch */
+    int micro_batch;         /* samples of one of its micro-batches */
+    int micro_batches;       /* number of micro-batches */
+    uint64_t epoch_steps;    /* steps of an epoch */
+    uint64_t step, epoch;    /* steps committed; epoch of the next sample, from 0 */
+    uint64_t round;          /* DT_TRAIN_LOCAL: rounds that have ended */
+    int round_steps;         /* DT_TRAIN_LOCAL: steps made in the current round */
+    int buckets;             /* of gradients that are summed at a time; 0 in a grid */
+    uint64_t gradient_bytes; /* of all trained parameters; 0 in a grid (stages or tensor ranks) */
+    /* Of gradients as this rank exchanges them (.parallel.compress). In a grid: of the stages here
+     * that other ranks have too. 0 = no other rank has them. */
+    uint64_t wire_bytes;
     uint64_t transient_bytes; /* of this process's first replica while it trains; with stages or
                                * tensor ranks of the device that has most */
     /* Memory of parallel training besides the model, of this process. Staging is on the host,

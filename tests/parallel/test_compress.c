@@ -3,6 +3,7 @@
  * gradients of single batch slices. All transports have the same bits, and so has ZeRO; and what is
  * refused. */
 #include "parallel/train_processes.h"
+#include "train/train_modes.h"
 
 #include <pthread.h>
 
@@ -150,6 +151,54 @@ static bool wire_check(const wire_case *c, const float *values, const char *wher
     return CHECK_TEXT(!wrong && exact < WIRE_VALUES / 2,
                       "%d ranks, case %d, %s: %d of %d gradients are wrong, %d not rounded",
                       c->ranks, (int)(c - wire_cases), where, wrong, WIRE_VALUES, exact);
+}
+
+/* ---- bytes */
+
+typedef struct wire_grid {
+    bool compressed;
+    uint64_t wire, gradient; /* gradient: of the model, in blocks of 256 elements */
+    char text[1000];
+} wire_grid;
+
+static void wire_grid_rank(const train_mode *mode, dt_comm *comm, void *user) {
+    wire_grid *g = user;
+    static _Thread_local train_model m;
+    dt_trainer *t = NULL;
+    dt_trainer_info info;
+    if (!train_model_make(&m, &one_thread, mode->kind))
+        return;
+    dt_trainer_desc d = train_desc(&m);
+    train_mode_take(mode, comm, &d);
+    d.parallel.compress = g->compressed ? DT_COMPRESS_BF16 : DT_COMPRESS_NONE;
+    if (dt_trainer_create(m.graph, &d, &t))
+        snprintf(g->text, sizeof g->text, "%s", dt_ctx_error(m.ctx));
+    dt_trainer_get_info(t, &info);
+    g->wire = info.wire_bytes;
+    dt_store *s = dt_trainer_store(t);
+    for (int i = 0; s && i < dt_store_param_count(s); i++) {
+        dt_param_info p;
+        dt_store_get_param(s, i, &p);
+        g->gradient += 4 * ((p.elements + 255) / 256 * 256);
+    }
+    dt_ctx_destroy(m.ctx);
+}
+
+/* Both stages of two pipelines; one stage each, which no other rank has. */
+TEST(a_grid_s_info_has_the_bytes_that_ranks_exchange) {
+    static const train_mode modes[] = {
+        {.name = "replicas", .devices = "cpu:2", .batch_slices = 2, .pipeline = 2, .ranks = 2},
+        {.name = "stages", .devices = "cpu", .pipeline = 2, .ranks = 2}};
+    for (int way = 0; way < 4; way++) {
+        const train_mode *mode = &modes[way / 2];
+        wire_grid all[MODE_RANKS] = {{.compressed = way % 2}, {.compressed = way % 2}};
+        for (int i = train_mode_job(mode, wire_grid_rank, all, sizeof *all); i-- > 0;) {
+            const uint64_t want = way > 1 ? 0 : all[i].gradient / (way % 2 ? 2 : 1);
+            CHECK_TEXT(!all[i].text[0] && all[i].wire == want,
+                       "%s: rank %d exchanges %d bytes of %d, not %d: %s", mode->name, i,
+                       (int)all[i].wire, (int)all[i].gradient, (int)want, all[i].text);
+        }
+    }
 }
 
 /* ---- transports */

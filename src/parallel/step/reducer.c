@@ -174,10 +174,22 @@ static bool dti_sums_are_rounded(const dti_parallel *par) {
            par->mesh.world > 1 && !dti_parallel_is_local(par);
 }
 
+/* Of the stages that other ranks have too. */
+static uint64_t dti_sums_grid_bytes(const dti_parallel *par) {
+    uint64_t bytes = 0;
+    for (uint32_t s = 0; s < par->sums.count; s++) {
+        const dti_sum *sum = &par->sums.list[s];
+        bytes += sum->comm ? dti_bytes(sum->rounded ? DT_BF16 : DT_F32, sum->elements) : 0;
+    }
+    return bytes;
+}
+
 /* Of gradients, or of a round's differences. */
 static uint64_t dti_sums_wire_bytes(const dti_parallel *par, uint64_t gradient_bytes) {
     if (!par->desc.comm || par->mesh.world == 1)
         return 0;
+    if (dti_pipe_of(par))
+        return dti_sums_grid_bytes(par);
     if (dti_compress_is_on(par) && dti_parallel_is_local(par))
         return dti_compress_at(par, par->bucket_count);
     return dti_sums_are_rounded(par) ? gradient_bytes / 2 : gradient_bytes;
