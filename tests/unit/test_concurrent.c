@@ -88,13 +88,18 @@ static void conc_go_ahead(conc_case *c) {
 
 static bool conc_programs(conc_case *c) {
     const dt_optim_desc optim = conc_optim(c);
-    const dt_program_desc train = {
-        .label = "train", .loss = c->loss, .batch = CONC_BATCH, .optim = &optim};
+    const dt_precision precision = c->seed / 977 % 3 == 1 ? DT_PRECISION_BF16 : DT_PRECISION_F32;
+    const dt_program_desc train = {.label = "train",
+                                   .loss = c->loss,
+                                   .batch = CONC_BATCH,
+                                   .optim = &optim,
+                                   .precision = precision};
     const bool averaged = optim.average.kind && conc_draw(c, 2);
     dt_program_desc predict = {.label = "predict",
                                .outputs = {c->y},
                                .batch = CONC_ROWS,
                                .averaged = averaged,
+                               .precision = precision,
                                .in_flight = 1 + (int)conc_draw(c, 2)};
     bool good = !dt_program_create(c->store, &train, &c->train) &&
                 !dt_program_create(c->ahead, &train, &c->next) &&

@@ -102,6 +102,7 @@ enum { KINDS = sizeof kinds / sizeof *kinds };
 static float input[BATCH * STEPS * WIDTH];
 
 static dt_dtype model_parameters; /* what stores keep them as */
+static int model_steps = STEPS;
 
 static bool model_open(model *m, dt_tensor (*make)(dt_graph *g, dt_tensor x)) {
     *m = (model){0};
@@ -110,7 +111,7 @@ static bool model_open(model *m, dt_tensor (*make)(dt_graph *g, dt_tensor x)) {
     if (dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &m->ctx) ||
         dt_graph_create(m->ctx, &m->graph))
         return false;
-    m->x = dt_input(m->graph, "x", DT_F32, dt_dims(STEPS, WIDTH));
+    m->x = dt_input(m->graph, "x", DT_F32, dt_dims(model_steps, WIDTH));
     m->y = make(m->graph, m->x);
     const dt_store_desc store = {.device = "cpu", .seed = 3, .parameter_dtype = model_parameters};
     return dt_store_create(m->graph, &store, &m->store) == DT_OK;
@@ -312,6 +313,41 @@ TEST(gradients_of_the_host_are_those_of_a_loss_in_mixed_precision) {
     }
     for (int i = 0; i < WIDTH * 16; i++)
         CHECK(got[0][i] == got[1][i]);
+}
+
+/* Fewer steps: once as .shapes, once of a graph that was made with them. */
+TEST(programs_at_other_shapes_have_the_bits_of_a_graph_of_these_in_mixed_precision) {
+    static float got[2][BATCH * 3 * WIDTH];
+    for (int i = 0; i < KINDS; i++) {
+        uint64_t hash[2];
+        for (int k = 0; k < 2; k++) {
+            const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = 0.1};
+            model m;
+            if (kinds[i].make == make_images || kinds[i].make == make_slope ||
+                kinds[i].make == make_slope_of_attention)
+                continue; /* made for STEPS, as dt_gradient's first gradient is */
+            model_steps = k ? 3 : STEPS;
+            const bool open = model_open(&m, kinds[i].make);
+            model_steps = STEPS;
+            REQUIRE(open);
+            dt_program_desc desc = {.loss = dt_mean_loss(dt_square(m.y)),
+                                    .outputs = {m.y},
+                                    .batch = BATCH,
+                                    .optim = &sgd,
+                                    .precision = DT_PRECISION_BF16};
+            if (!k)
+                desc.shapes[0] = (dt_input_shape){m.x, dt_dims(3, WIDTH)};
+            test_check(!dt_program_create(m.store, &desc, &m.program), __FILE__, __LINE__, "%s: %s",
+                       kinds[i].name, dt_ctx_error(m.ctx));
+            CHECK(!dt_program_write(m.program, m.x, input, sizeof got[k]));
+            CHECK(!dt_program_run(m.program, &(dt_step_desc){.step = 1}, NULL));
+            CHECK(!dt_program_read(m.program, m.y, got[k], sizeof got[k]));
+            CHECK(!dt_store_hash(m.store, &hash[k]));
+            test_check(!k || (hash[0] == hash[1] && !memcmp(got[0], got[1], sizeof got[0])),
+                       __FILE__, __LINE__, "%s", kinds[i].name);
+            dt_ctx_destroy(m.ctx);
+        }
+    }
 }
 
 /* ---- lengths and sizes */

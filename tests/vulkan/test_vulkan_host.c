@@ -215,17 +215,17 @@ static dt_program_desc external_desc(const model *m, const host_buffer *b) {
                              .external = {{m->x, {handle, 256, 32}}, {m->y, {handle, 512, 16}}}};
 }
 
-static void host_try_buffers(host *h, uint32_t index) {
+static void host_try_buffers(host *h, dt_precision precision) {
     dt_vulkan_desc desc = host_desc(h);
     model m;
     dt_program *external = NULL;
     float y[4];
-    (void)index;
     VkSemaphore step = host_semaphore(h);
     host_buffer b = host_buffer_make(h, 1024, HOST_STORAGE);
     CHECK(model_open(&m, &desc, "vulkan") == DT_OK);
     CHECK(model_trained(&m, 3));
     dt_program_desc d = external_desc(&m, &b);
+    d.precision = precision;
     CHECK(dt_program_create(m.store, &d, &external) == DT_OK);
     memcpy(b.mapped + 256, host_x, sizeof host_x);
     const dt_step_desc s = {.signal = {(uint64_t)step, 1}};
@@ -252,8 +252,22 @@ static void host_try_buffers(host *h, uint32_t index) {
     VK(h, vkDestroySemaphore)(h->device, step, NULL);
 }
 
+static void host_try_plain_buffers(host *h, uint32_t index) {
+    (void)index;
+    host_try_buffers(h, DT_PRECISION_F32);
+}
+
+static void host_try_mixed_buffers(host *h, uint32_t index) {
+    (void)index;
+    host_try_buffers(h, DT_PRECISION_BF16);
+}
+
 TEST(vulkan_host_buffers_are_inputs_and_outputs_without_a_copy) {
-    ON_EACH(host_try_buffers);
+    ON_EACH(host_try_plain_buffers);
+}
+
+TEST(vulkan_host_buffers_are_inputs_and_outputs_in_mixed_precision) {
+    ON_EACH(host_try_mixed_buffers);
 }
 
 static void host_try_parameters(host *h, uint32_t index) {
