@@ -1,6 +1,7 @@
 /* Sums over lengths that data decide, from 1 to 2^26: each row of the table makes a graph for a
  * length n, and its results in double; the error may grow with log n at most. Values are equal,
- * ones, random, or of both signs with a small rest. Included by main.c. */
+ * ones, random, or of both signs with a small rest. In mixed precision the inputs are bf16, and the
+ * same bound holds, but for roundings of operands and results. Included by main.c. */
 
 enum { LENGTH_OUTS = 8, LENGTH_INPUTS = 3 };
 
@@ -18,7 +19,9 @@ typedef struct length_case {
     int64_t n;
     int batch; /* 0 = 1 */
     dt_graph *graph;
-    dt_tensor in[LENGTH_INPUTS], y, term; /* y: what is read; or a term: its value */
+    dt_tensor input[LENGTH_INPUTS];
+    dt_tensor in[LENGTH_INPUTS], y, term; /* in: as rows take it; y: what is read; or a term: its
+                                             value */
     dt_tensor param;                      /* its gradient's norm is looked at */
     float *x[LENGTH_INPUTS];              /* the inputs' values */
     int64_t size[LENGTH_INPUTS];
@@ -33,7 +36,11 @@ typedef struct length_row {
     int most;     /* the longest: 2 to the power of it */
     double bound; /* the error is at most (bound + log2 n) 2^-24 of the room */
     int least;    /* the shortest, where it is not 1 */
+    double low;   /* more in mixed precision, in roundings to bf16 of an addend or result */
 } length_row;
+
+#define LENGTH_CHAIN 0x1p-6 /* 512 additions in f32 are less than so many roundings to bf16 */
+static bool length_mixed;   /* in mixed precision, of bf16 inputs */
 
 static float length_value(length_values values, int64_t i) {
     uint32_t h = (uint32_t)i * 2654435761u;
@@ -47,12 +54,22 @@ static float length_value(length_values values, int64_t i) {
     }
 }
 
+/* A value that bf16 has. */
+static float length_low(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
 /* ---- what rows are made of. Input k: of `size` elements in all, all samples together. */
 
 static void length_in(length_case *c, int k, int64_t size, dt_shape shape, bool samples) {
     const char name[] = {'x', (char)('0' + k), 0};
-    c->in[k] = samples ? dt_input(c->graph, name, DT_F32, shape)
-                       : dt_input_shared(c->graph, name, DT_F32, shape);
+    c->input[k] = samples ? dt_input(c->graph, name, DT_F32, shape)
+                          : dt_input_shared(c->graph, name, DT_F32, shape);
+    c->in[k] = length_mixed ? dt_cast(dt_cast(c->input[k], DT_BF16), DT_F32) : c->input[k];
     c->size[k] = size;
 }
 
@@ -736,55 +753,59 @@ static void length_norm_of_gradient_want(length_case *c) {
 }
 
 static const length_row length_rows[] = {
-    {"sum of a row", length_sum_inner, length_sum_rows, 25, 12, 1},
-    {"sum of all", length_sum_one, length_columns, 26, 12, 1},
-    {"sum of columns", length_sum_outer, length_columns, 24, 12, 1},
-    {"sum of three columns", length_sum_strided, length_columns, 24, 12, 1},
-    {"sum over both ends", length_sum_ends, length_sum_ends_want, 24, 12, 1},
-    {"sum over samples and pixels", length_sum_ends_long, length_sum_ends_long_want, 23, 12, 1},
-    {"mean", length_mean, length_mean_want, 24, 12, 1},
-    {"var", length_var, length_var_want, 24, 16, 1},
-    {"var of columns", length_var_outer, length_var_want, 24, 16, 1},
-    {"cumsum", length_cumsum, length_columns, 16, 12, 1},
-    {"sum over samples", length_samples, length_columns, 24, 12, 1},
-    {"sum over samples of one value", length_samples_of_one, length_columns, 26, 12, 1},
-    {"linear, bias", length_linear_b, length_linear_b_want, 23, 12, 1},
-    {"linear, weights", length_linear_w, length_linear_w_want, 23, 56, 1},
-    {"broadcast parameter", length_broadcast, length_broadcast_want, 23, 12, 1},
-    {"matmul", length_matmul, length_matmul_want, 23, 56, 1},
-    {"conv, bias", length_conv_b, length_conv_b_want, 23, 12, 1},
-    {"conv, weights of few channels", length_conv_w_few, length_conv_w_want, 23, 16, 1},
-    {"conv, weights", length_conv_w, length_conv_w_want, 22, 56, 1},
-    {"conv, weights over samples", length_conv_samples, length_linear_w_want, 20, 56, 1},
-    {"gather, table", length_gather, length_linear_b_want, 23, 12, 1},
-    {"layer norm", length_layer_norm, length_norm_want, 25, 16, 1},
-    {"group norm", length_group_norm, length_norm_want, 24, 16, 1},
-    {"rms norm", length_rms_norm, length_rms_norm_want, 25, 16, 1},
-    {"layer norm, w and b", length_layer_norm_dw, length_layer_norm_dw_want, 22, 16, 1},
-    {"group norm, w and b", length_group_norm_dw, length_group_norm_dw_want, 22, 16, 1},
-    {"batch norm of samples, w and b", length_batch_norm_dw, length_batch_norm_dw_want, 22, 16, 2},
+    {"sum of a row", length_sum_inner, length_sum_rows, 25, 12, 1, 0},
+    {"sum of all", length_sum_one, length_columns, 26, 12, 1, 0},
+    {"sum of columns", length_sum_outer, length_columns, 24, 12, 1, 0},
+    {"sum of three columns", length_sum_strided, length_columns, 24, 12, 1, 0},
+    {"sum over both ends", length_sum_ends, length_sum_ends_want, 24, 12, 1, 0},
+    {"sum over samples and pixels", length_sum_ends_long, length_sum_ends_long_want, 23, 12, 1, 0},
+    {"mean", length_mean, length_mean_want, 24, 12, 1, 0},
+    {"var", length_var, length_var_want, 24, 16, 1, 0},
+    {"var of columns", length_var_outer, length_var_want, 24, 16, 1, 0},
+    {"cumsum", length_cumsum, length_columns, 16, 12, 1, 0},
+    {"sum over samples", length_samples, length_columns, 24, 12, 1, 0},
+    {"sum over samples of one value", length_samples_of_one, length_columns, 26, 12, 1, 0},
+    {"linear, bias", length_linear_b, length_linear_b_want, 23, 12, 1, 0},
+    {"linear, weights", length_linear_w, length_linear_w_want, 23, 56, 1, LENGTH_CHAIN},
+    {"broadcast parameter", length_broadcast, length_broadcast_want, 23, 12, 1, 0},
+    {"matmul", length_matmul, length_matmul_want, 23, 56, 1, 2},
+    {"conv, bias", length_conv_b, length_conv_b_want, 23, 12, 1, 0},
+    {"conv, weights of few channels", length_conv_w_few, length_conv_w_want, 23, 16, 1,
+     LENGTH_CHAIN},
+    {"conv, weights", length_conv_w, length_conv_w_want, 22, 56, 1, LENGTH_CHAIN},
+    {"conv, weights over samples", length_conv_samples, length_linear_w_want, 20, 56, 1,
+     LENGTH_CHAIN},
+    {"gather, table", length_gather, length_linear_b_want, 23, 12, 1, 0},
+    {"layer norm", length_layer_norm, length_norm_want, 25, 16, 1, 0},
+    {"group norm", length_group_norm, length_norm_want, 24, 16, 1, 0},
+    {"rms norm", length_rms_norm, length_rms_norm_want, 25, 16, 1, 0},
+    {"layer norm, w and b", length_layer_norm_dw, length_layer_norm_dw_want, 22, 16, 1, 0},
+    {"group norm, w and b", length_group_norm_dw, length_group_norm_dw_want, 22, 16, 1, 0},
+    {"batch norm of samples, w and b", length_batch_norm_dw, length_batch_norm_dw_want, 22, 16, 2,
+     0},
     {"batch norm of pixels, w and b", length_batch_norm_pixels_dw, length_group_norm_dw_want, 22,
-     16, 2},
-    {"softmax", length_softmax, length_softmax_want, 24, 16, 1},
-    {"log softmax", length_log_softmax, length_log_softmax_want, 24, 16, 1},
-    {"softmax, gradient", length_softmax_dx, length_softmax_dx_want, 24, 16, 1},
-    {"log softmax, gradient", length_log_softmax_dx, length_log_softmax_dx_want, 24, 16, 1},
-    {"logsumexp", length_logsumexp, length_logsumexp_want, 24, 16, 1},
-    {"cross-entropy of a row", length_cross_entropy, length_cross_entropy_want, 24, 16, 1},
+     16, 2, 0},
+    {"softmax", length_softmax, length_softmax_want, 24, 16, 1, 0},
+    {"log softmax", length_log_softmax, length_log_softmax_want, 24, 16, 1, 0},
+    {"softmax, gradient", length_softmax_dx, length_softmax_dx_want, 24, 16, 1, 0},
+    {"log softmax, gradient", length_log_softmax_dx, length_log_softmax_dx_want, 24, 16, 1, 0},
+    {"logsumexp", length_logsumexp, length_logsumexp_want, 24, 16, 1, 0},
+    {"cross-entropy of a row", length_cross_entropy, length_cross_entropy_want, 24, 16, 1, 0},
     {"cross-entropy, smoothed", length_cross_entropy_smooth, length_cross_entropy_smooth_want, 24,
-     16, 1},
-    {"cross-entropy of rows", length_cross_entropy_rows, length_cross_entropy_rows_want, 23, 16, 1},
-    {"attention", length_attention, length_attention_want, 22, 56, 1},
-    {"attention, queries", length_attention_dq, length_attention_dq_want, 22, 56, 1},
-    {"attention, values", length_attention_dv, length_attention_dv_want, 20, 56, 1},
-    {"average pool", length_pool, length_pool_want, 24, 12, 1},
-    {"average pool of a plane", length_pool_whole, length_pool_want, 24, 12, 1},
-    {"mse", length_mse, length_mse_want, 24, 12, 1},
-    {"l1", length_l1, length_l1_want, 24, 12, 1},
-    {"huber", length_huber, length_huber_want, 24, 12, 1},
-    {"bce with logits", length_bce, length_bce_want, 24, 16, 1},
-    {"weighted loss", length_weighted, length_weighted_want, 24, 12, 1},
-    {"norm of a gradient", length_norm_of_gradient, length_norm_of_gradient_want, 24, 12, 1},
+     16, 1, 0},
+    {"cross-entropy of rows", length_cross_entropy_rows, length_cross_entropy_rows_want, 23, 16, 1,
+     0},
+    {"attention", length_attention, length_attention_want, 22, 56, 1, 1},
+    {"attention, queries", length_attention_dq, length_attention_dq_want, 22, 56, 1, 1},
+    {"attention, values", length_attention_dv, length_attention_dv_want, 20, 56, 1, 2},
+    {"average pool", length_pool, length_pool_want, 24, 12, 1, 0},
+    {"average pool of a plane", length_pool_whole, length_pool_want, 24, 12, 1, 0},
+    {"mse", length_mse, length_mse_want, 24, 12, 1, 0},
+    {"l1", length_l1, length_l1_want, 24, 12, 1, 0},
+    {"huber", length_huber, length_huber_want, 24, 12, 1, 0},
+    {"bce with logits", length_bce, length_bce_want, 24, 16, 1, 0},
+    {"weighted loss", length_weighted, length_weighted_want, 24, 12, 1, 0},
+    {"norm of a gradient", length_norm_of_gradient, length_norm_of_gradient_want, 24, 12, 1, 0},
 };
 
 /* ---- the machine */
@@ -800,9 +821,10 @@ static double length_run(length_case *c, const length_row *row, dt_program *prog
     memset(c->room, 0, sizeof c->room);
     for (int k = 0; k < LENGTH_INPUTS; k++) {
         for (int64_t i = 0; i < c->size[k]; i++)
-            c->x[k][i] = length_value(values, i + 7 * k);
+            c->x[k][i] = length_mixed ? length_low(length_value(values, i + 7 * k))
+                                      : length_value(values, i + 7 * k);
         if (c->size[k] &&
-            dt_program_write(program, c->in[k], c->x[k], (size_t)c->size[k] * sizeof(float)))
+            dt_program_write(program, c->input[k], c->x[k], (size_t)c->size[k] * sizeof(float)))
             return -1;
     }
     if (dt_program_run(program, NULL, &report))
@@ -823,7 +845,9 @@ static double length_run(length_case *c, const length_row *row, dt_program *prog
 static dt_result length_compile(length_case *c, const char *device, dt_program **program) {
     dt_store *store;
     dt_optim_desc optim = {.lr = DT_ZERO};
-    dt_program_desc desc = {.batch = c->batch, .mode = DT_MODE_TRAIN};
+    dt_program_desc desc = {.batch = c->batch,
+                            .mode = DT_MODE_TRAIN,
+                            .precision = length_mixed ? DT_PRECISION_BF16 : DT_PRECISION_F32};
     dt_result result = dt_store_create(c->graph, &(dt_store_desc){.device = device}, &store);
     if (c->param.graph)
         desc.loss = c->term, desc.optim = &optim;
@@ -844,7 +868,8 @@ static double length_try(dt_ctx *ctx, const char *device, const length_row *row,
                          unsigned kinds, bool print) {
     length_case c = {.n = n};
     dt_program *program = NULL;
-    const double bound = (row->bound + log2((double)n)) * 0x1p-24;
+    const double low = length_mixed ? row->low * 0x1p-9 : 0;
+    const double bound = (row->bound + log2((double)n)) * 0x1p-24 + low;
     double worst = 0;
     if (dt_graph_create(ctx, &c.graph))
         return -1;
@@ -896,7 +921,8 @@ static void length_rows_on(const char *device, int most) {
         if (only && !strstr(row->name, only))
             continue;
         for (size_t i = 0; i < sizeof length_list / sizeof *length_list; i++)
-            if (length_list[i] >= row->least && length_list[i] <= (int64_t)1 << end)
+            if (length_list[i] >= row->least && length_list[i] <= (int64_t)1 << end &&
+                (!length_mixed || all || (i + r) % 3 == 0))
                 length_try(ctx, device, row, length_list[i], length_kinds(length_list[i]), print);
         for (int power = 21; all && power <= row->most; power++)
             length_try(ctx, device, row, (int64_t)1 << power, ~0u, print);
@@ -906,6 +932,13 @@ static void length_rows_on(const char *device, int most) {
 
 TEST(sums_of_every_length_are_right_within_log_n) {
     length_rows_on("cpu", 20);
+}
+
+/* A chain of bf16 additions would stay at 2^8 addends. */
+TEST(sums_of_every_length_are_right_within_log_n_in_mixed_precision) {
+    length_mixed = true;
+    length_rows_on("cpu", 20);
+    length_mixed = false;
 }
 
 /* A few lengths for which a chain of float additions would stay at 2^24. */
