@@ -531,6 +531,8 @@ static bool dti_process_lives(long process);
  * the system has no such memory. */
 static const volatile int *dti_at_home_open(void);
 static void dti_at_home_close(const volatile int *at_home); /* NULL is fine */
+#define DTI_HUGE_PAGE ((size_t)2 << 20)
+static void dti_pages_huge(void *at, size_t bytes); /* asks for them where whole ones fit */
 static void *dti_library_open(const char *name, const char **why);
 static void *dti_library_find(void *library, const char *symbol);
 static void dti_library_close(void *library);

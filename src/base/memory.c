@@ -8,8 +8,11 @@
 
 /* The system's own pointer stands just before the aligned block. aligned_alloc would do, were it
  * everywhere, and did it not write zeros into pages that are zeros: what is large and never used,
- * such as a gradient that other ranks compute, takes none. */
+ * such as a gradient that other ranks compute, takes none. Several huge pages begin with one. */
 static void *dti_malloc_aligned(void *user, size_t bytes, size_t align) {
+    const bool huge = bytes >= 2 * DTI_HUGE_PAGE;
+    if (huge)
+        align = DTI_HUGE_PAGE;
     if (bytes > SIZE_MAX - align - sizeof(void *))
         return NULL;
     char *raw = calloc(1, bytes + align + sizeof(void *));
@@ -18,6 +21,8 @@ static void *dti_malloc_aligned(void *user, size_t bytes, size_t align) {
     uintptr_t start = (uintptr_t)raw + sizeof(void *);
     char *block = raw + sizeof(void *) + (align - start % align) % align;
     memcpy(block - sizeof(void *), &raw, sizeof(void *));
+    if (huge)
+        dti_pages_huge(block, bytes);
     return block;
 }
 

@@ -45,6 +45,22 @@ TEST(memory_is_zeroed_aligned_and_counted) {
     dti_free(&base, NULL);
 }
 
+TEST(memory_of_several_huge_pages_begins_with_one) {
+    dti_base base;
+    dti_base_init(&base, NULL, NULL);
+    const size_t bytes = 2 * DTI_HUGE_PAGE;
+    char *large = dti_alloc(&base, bytes), *small = dti_alloc(&base, DTI_HUGE_PAGE);
+    REQUIRE(large && small);
+    CHECK((uintptr_t)(large - DTI_MEMORY_ALIGN) % DTI_HUGE_PAGE == 0);
+    CHECK((uintptr_t)small % DTI_MEMORY_ALIGN == 0);
+    CHECK(large[0] == 0 && large[bytes - 1] == 0);
+    memset(large, 1, bytes);
+    dti_pages_huge(large, 64); /* none fits */
+    dti_free(&base, small);
+    dti_free(&base, large);
+    CHECK(base.bytes_now == 0);
+}
+
 TEST(memory_that_runs_out_or_overflows_is_an_error_with_the_size) {
     dti_base base;
     counting_allocator counter;

@@ -12,6 +12,7 @@
  *                                           --priority: of the thread and those that it makes, set
  *                                           before the context is made or (--late) behind
  *     dtbench memory NAME THREADS N         what N steps of it take of memory at most
+ *     dtbench launches NAME N               what each launch of a plain step takes, of N steps
  *     dtbench region THREADS                what an empty parallel region costs
  *     dtbench product DEVICE                a chain of 512x512x512 products on one device
  *     dtbench conv DEVICE                   a chain of convolutions on one device
@@ -101,6 +102,7 @@ static float *random_floats(size_t count, float scale) {
 
 #include "dtbench_frame.h"
 #include "dtbench_create.h"
+#include "dtbench_launches.h"
 
 /* ---- What a parallel region costs over its work, a piece a thread: one region after the other,
  * while workers spin, and after a pause, when they sleep and have to be woken. Without work the
@@ -179,6 +181,8 @@ int main(int argc, char **argv) {
         frames(argc - 2, argv + 2);
     else if (argc == 5 && !strcmp(argv[1], "memory"))
         memory(argv[2], atoi(argv[3]), atoi(argv[4]));
+    else if (argc == 4 && !strcmp(argv[1], "launches"))
+        launches(argv[2], atoi(argv[3]));
     else if (argc == 3 && !strcmp(argv[1], "region"))
         region(atoi(argv[2]));
     else if (argc == 3 && !strcmp(argv[1], "product"))
