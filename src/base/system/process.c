@@ -74,8 +74,8 @@ static void dti_pages_forget(void *at, size_t bytes) {
 DTI_ABSENT(void, dti_pages_forget, (void *at, size_t bytes), );
 #endif
 
-/* ---- large memory: the processor finds an element of a large page faster. A hint: where the system
- * has no such pages, or keeps them from this process, nothing happens. */
+/* ---- large memory: the processor finds an element of a large page faster. A hint: where the
+ * system has no such pages, or keeps them from this process, nothing happens. */
 
 #if defined __linux__ && defined MADV_HUGEPAGE
 static void dti_pages_huge(void *at, size_t bytes) {
