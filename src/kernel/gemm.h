@@ -62,6 +62,9 @@ static size_t dti_gemm_half_scratch_bytes(const dti_gemm *g);
 typedef struct dti_gemm_strip {
     float *sums; /* DTI_GEMM_STRIP_ROWS x DTI_GEMM_STRIP_ROW */
     void (*finish)(struct dti_gemm_strip *strip, int64_t i, int64_t rows, int64_t j, int64_t cols);
+    const char *to; /* what finish() writes, of the block's first element */
+    int64_t to_row; /* bytes from row to row */
+    int to_bytes;   /* of an element */
 } dti_gemm_strip;
 
 /* For gemm_body.h: a rectangle of C with its operands; bias may run along rows or columns. */

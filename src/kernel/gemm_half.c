@@ -128,7 +128,10 @@ static void dti_gemm_pairs_block(const dti_isa_kernels *k, const dti_gemm *g, in
     float *strip = (float *)(void *)((char *)scratch + DTI_GEMM_64(sizeof *end));
     float *packed = strip + DTI_GEMM_STRIP_ROWS * DTI_GEMM_STRIP_ROW;
     double *wide = (double *)(void *)(packed + DTI_GEMM_PACKED_A(DTI_GEMM_KC) + DTI_GEMM_PACKED_B);
-    end->strip = (dti_gemm_strip){strip, dti_gemm_half_out};
+    const int bytes = (int)dti_dtype_bytes(h->c_type);
+    end->strip =
+        (dti_gemm_strip){strip, dti_gemm_half_out, dti_half_at(h->c, h->c_type, i0 * g->c_row + j0),
+                         g->c_row * bytes, bytes};
     end->kernels = k;
     end->gemm = g;
     end->i = i0, end->j = j0;

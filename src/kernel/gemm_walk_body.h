@@ -271,7 +271,6 @@ static dti_gemm_plan DTI_G(plan)(const dti_gemm_block *g) {
     plan.panels = ((uint32_t)g->m + (uint32_t)plan.mr - 1) / (uint32_t)plan.mr;
     plan.rows = (int)((uint32_t)g->m / (uint32_t)plan.panels);
     plan.more = g->m - plan.rows * plan.panels;
-    plan.group = g->strip || g->a_row == 1 ? DTI_GEMM_GROUP(plan.mr) : 1;
 #ifdef DTI_GEMM_PAIRS
     plan.pack_a = !DTI_G(ready)(g->a, g->a_row, g->a_col) || g->k & 1;
     plan.pack_b = true;
@@ -283,16 +282,24 @@ static dti_gemm_plan DTI_G(plan)(const dti_gemm_block *g) {
     plan.pack_a = plan.columns > 2 * DTI_GEMM_NR && g->a_col != 1;
     plan.pack_b = g->b_col != 1 || (plan.panels > 3 && !small);
 #endif
+    plan.group = (g->strip && plan.pack_a) || g->a_row == 1 ? DTI_GEMM_GROUP(plan.mr) : 1;
     return plan;
 }
 
-/* Fetches what panel q of B's meets first: its tile of C, and a share of A's next rows, where they
- * are read in place. */
-DTI_INLINE void DTI_G(fetch)(const dti_gemm_chunk *chunk, const dti_gemm_out *out, int rows,
-                             int vecs, const float *next, int64_t a_row, int64_t q) {
-    for (int64_t i = 0; i < rows; i++)
-        for (int v = 0; v < (out->straight ? vecs : 1); v++)
-            __builtin_prefetch(out->c + i * out->c_row + v * DTI_LANES, 1);
+/* Fetches where a tile's sums go: C, or what their strip is finished to. */
+DTI_INLINE void DTI_G(fetch_tile)(const dti_gemm_strip *strip, const dti_gemm_chunk *chunk,
+                                  const dti_gemm_out *out, int64_t i, int64_t j, int rows) {
+    const char *to = strip ? strip->to + i * strip->to_row + j * strip->to_bytes : (char *)out->c;
+    const int64_t row = strip ? strip->to_row : out->c_row * 4;
+    const int bytes = strip ? out->cols * strip->to_bytes : out->straight ? out->cols * 4 : 1;
+    for (int r = 0; r < rows && (!strip || chunk->last); r++, to += row)
+        for (int at = 0; at < bytes; at += 64)
+            __builtin_prefetch(to + at, 1);
+}
+
+/* Fetches panel q's share of A's next rows, where they are read in place. */
+DTI_INLINE void DTI_G(fetch_rows)(const dti_gemm_chunk *chunk, const float *next, int64_t a_row,
+                                  int rows, int64_t q) {
     const int64_t share = chunk->kc / chunk->cols.panels;
     for (int64_t p = q * share; next && p < (q + 1) * share; p += 16)
         for (int64_t i = 0; i < rows; i++)
@@ -326,8 +333,10 @@ static void DTI_G(rows)(const dti_gemm_block *g, const dti_gemm_chunk *chunk, in
         out.c = chunk->c + (i0 - chunk->i0) * out.c_row + j * out.c_col;
         out.bias = g->bias ? g->bias + i0 * g->bias_row + col * g->bias_col : NULL;
         out.mask = g->mask && out.last ? g->mask + (out.c - g->c) : NULL;
-        if (chunk->far)
-            DTI_G(fetch)(chunk, &out, rows, vecs, next, a_row, q);
+        if (chunk->far) {
+            DTI_G(fetch_tile)(g->strip, chunk, &out, i0, col, rows);
+            DTI_G(fetch_rows)(chunk, next, a_row, rows, q);
+        }
         const bool plain = bare && (whole || (DTI_LANES > 4 && !out.add));
         DTI_N(gemm_aim)(&out, plain ? NULL : tile, vecs);
         DTI_G(tiles)
