@@ -10,6 +10,12 @@ DTI_INLINE DTI_EF DTI_E(cell_sum)(const dti_cell *a, int64_t run, int64_t i) {
 DTI_INLINE void DTI_E(cell_put)(float *p, int64_t run, int64_t i, int64_t n, DTI_EF x) {
     DTI_E(put)(p + run * n + i, x, n - i);
 }
+/* What belongs to units [i, i + lanes) of the next cell. */
+DTI_INLINE void DTI_E(cell_fetch)(const dti_cell_ahead *ahead, int64_t i) {
+    for (int r = 0; r < 2; r++)
+        for (int64_t at = i * ahead[r].unit; at < (i + DTI_E_LANES) * ahead[r].unit; at += 64)
+            __builtin_prefetch(ahead[r].at + at);
+}
 /* d * y * (1 - y) and d * (1 - y^2): slopes of the logistic function and of tanh at y. */
 DTI_INLINE DTI_EF DTI_E(cell_slope)(DTI_EF d, DTI_EF y) {
     return DTI_E(mul)(d, DTI_E(mul)(y, DTI_E(sub)(DTI_E(set1)(1), y)));
@@ -22,6 +28,7 @@ DTI_ISA_FUNCTION_OF(RECURRENT, V, cell, lstm);
 static void DTI_V(lstm)(const dti_cell *a) {
     const int64_t n = a->n;
     for (int64_t k = 0; k < n; k += DTI_E_LANES) {
+        DTI_E(cell_fetch)(a->ahead, k);
         const DTI_EF i = DTI_E(m_sigmoid)(DTI_E(cell_sum)(a, 0, k));
         const DTI_EF f = DTI_E(m_sigmoid)(DTI_E(cell_sum)(a, 1, k));
         const DTI_EF g = DTI_E(m_tanh)(DTI_E(cell_sum)(a, 2, k));
@@ -41,6 +48,7 @@ DTI_ISA_FUNCTION_OF(RECURRENT, V, cell_back, lstm_back);
 static void DTI_V(lstm_back)(const dti_cell_back *a) {
     const int64_t n = a->n;
     for (int64_t k = 0; k < n; k += DTI_E_LANES) {
+        DTI_E(cell_fetch)(a->ahead, k);
         const DTI_EF i = DTI_E(cell_at)(a->kept, 0, k, n), f = DTI_E(cell_at)(a->kept, 1, k, n);
         const DTI_EF g = DTI_E(cell_at)(a->kept, 2, k, n), o = DTI_E(cell_at)(a->kept, 3, k, n);
         const DTI_EF t = DTI_E(m_tanh)(DTI_E(cell_at)(a->kept, 4, k, n));
@@ -61,6 +69,7 @@ DTI_ISA_FUNCTION_OF(RECURRENT, V, cell, gru);
 static void DTI_V(gru)(const dti_cell *a) {
     const int64_t n = a->n;
     for (int64_t k = 0; k < n; k += DTI_E_LANES) {
+        DTI_E(cell_fetch)(a->ahead, k);
         const DTI_EF r = DTI_E(m_sigmoid)(DTI_E(cell_sum)(a, 0, k));
         const DTI_EF z = DTI_E(m_sigmoid)(DTI_E(cell_sum)(a, 1, k));
         const DTI_EF q = DTI_E(add)(DTI_E(cell_at)(a->w, 2, k, n), DTI_E(cell_at)(a->b, 0, k, n));
@@ -79,6 +88,7 @@ static void DTI_V(gru_back)(const dti_cell_back *a) {
     const int64_t n = a->n;
     const DTI_EF one = DTI_E(set1)(1);
     for (int64_t k = 0; k < n; k += DTI_E_LANES) {
+        DTI_E(cell_fetch)(a->ahead, k);
         const DTI_EF r = DTI_E(cell_at)(a->kept, 0, k, n), z = DTI_E(cell_at)(a->kept, 1, k, n);
         const DTI_EF m = DTI_E(cell_at)(a->kept, 2, k, n), q = DTI_E(cell_at)(a->kept, 3, k, n);
         const DTI_EF dh = DTI_E(cell_at)(a->dh, 0, k, n);

@@ -152,6 +152,27 @@ static void dti_recurrence_store(const dti_recurrence_work *w, int64_t at, const
         memcpy(to, x, (size_t)n * sizeof *x);
 }
 
+/* A step of a sample of the block. */
+typedef struct dti_recurrence_point {
+    int64_t i, t;
+} dti_recurrence_point;
+
+/* What the walk comes to after step t of sample i. */
+static dti_recurrence_point dti_recurrence_next(const dti_recurrence_work *w, int64_t i, int64_t t,
+                                                bool back) {
+    const bool down = ((w->s.flags & DTI_RECURRENCE_REVERSE) != 0) != back;
+    if (i + 1 < w->count)
+        return (dti_recurrence_point){i + 1, t};
+    return (dti_recurrence_point){0, DTI_MAX(0, DTI_MIN(w->s.steps - 1, t + (down ? -1 : 1)))};
+}
+
+/* n elements of a binding, which the cell before fetches. */
+static dti_cell_ahead dti_recurrence_ahead(const dti_recurrence_work *w, int binding, int64_t at,
+                                           int64_t n) {
+    const int64_t bytes = (int64_t)dti_dtype_bytes(w->type);
+    return (dti_cell_ahead){dti_cpu_at(w->task, binding, at), n / w->s.hidden * bytes};
+}
+
 /* ---- forward */
 
 static void dti_recurrence_begin(const dti_recurrence_work *w) {
@@ -176,6 +197,8 @@ static void dti_recurrence_cell(const dti_recurrence_work *w, int64_t i, int64_t
     const bool projected = (s->flags & DTI_RECURRENCE_PROJECTED) != 0;
     const int64_t wide = dti_recurrence_kept(s), all = s->gates * s->hidden;
     const int64_t at = dti_recurrence_out(w, i) + dti_recurrence_kept_at(s, t);
+    const dti_recurrence_point next = dti_recurrence_next(w, i, t, false);
+    const int64_t next_kept = dti_recurrence_out(w, next.i) + dti_recurrence_kept_at(s, next.t);
     float *h = w->h + i * s->size, *kept = w->half ? w->kept : dti_cpu_at(w->task, 3, at);
     memcpy(kept + wide - s->size, h, (size_t)s->size * sizeof *h);
     cells[s->kind](&(dti_cell){
@@ -185,7 +208,9 @@ static void dti_recurrence_cell(const dti_recurrence_work *w, int64_t i, int64_t
         .kept = kept,
         .h = projected ? w->unit + i * s->hidden : h,
         .c = w->c + i * s->hidden,
-        .n = s->hidden});
+        .n = s->hidden,
+        .ahead = {dti_recurrence_ahead(w, 0, dti_recurrence_in(w, next.i) + next.t * all, all),
+                  dti_recurrence_ahead(w, 3, next_kept, wide)}});
     if (projected)
         memcpy(kept + s->units, w->unit + i * s->hidden, (size_t)s->hidden * sizeof *h);
     dti_recurrence_store(w, at, kept, wide);
@@ -300,6 +325,8 @@ static const float *dti_recurrence_cell_before(const dti_recurrence_work *w, int
     return dti_recurrence_floats(w, 0, dti_recurrence_in(w, i) + at, s->hidden, w->before);
 }
 
+/* Gradients of the gates' sums go to the results. Those that the product with the state gave differ
+ * for GRU alone: they stay in `sums`. */
 static void dti_recurrence_cell_back(const dti_recurrence_work *w, int64_t i, int64_t t) {
     const dti_recurrence *s = &w->s;
     const dti_isa_kernels *k = w->task->k;
@@ -308,29 +335,47 @@ static void dti_recurrence_cell_back(const dti_recurrence_work *w, int64_t i, in
     const bool projected = (s->flags & DTI_RECURRENCE_PROJECTED) != 0;
     const bool gru = s->kind == DTI_RECURRENCE_GRU;
     const int64_t wide = dti_recurrence_kept(s), all = s->gates * s->hidden;
-    const int64_t read = s->kind == DTI_RECURRENCE_GRU ? wide : s->units;
+    const int64_t read = gru ? wide : s->units;
     const int64_t x = dti_recurrence_in(w, i), d = dti_recurrence_out(w, i) + t * s->slopes;
-    float *sums = w->sums + i * all;
-    if (t >= w->length[i]) {
-        dti_recurrence_store(w, d, NULL, s->slopes);
-        memset(sums, 0, (size_t)all * sizeof *sums);
-        return;
-    }
+    const dti_recurrence_point next = dti_recurrence_next(w, i, t, true);
+    const int64_t next_kept = dti_recurrence_in(w, next.i) + dti_recurrence_kept_at(s, next.t);
+    const int64_t next_d = dti_recurrence_out(w, next.i) + next.t * s->slopes;
+    float *sums = w->sums + i * all, *dx = w->half ? w->line : dti_cpu_at(w->task, 3, d);
     const float *kept =
         dti_recurrence_floats(w, 0, x + dti_recurrence_kept_at(s, t), read, w->kept);
-    float *dx = w->half ? w->line : dti_cpu_at(w->task, 3, d);
     cells[s->kind](&(dti_cell_back){
         .kept = kept,
         .h_now = s->units ? NULL : dti_recurrence_floats(w, 0, x + t * s->size, s->size, w->line),
         .before = s->cell ? dti_recurrence_cell_before(w, i, t) : kept + wide - s->size,
         .dh = (projected ? w->unit + i * s->hidden : w->h + i * s->size),
         .dc = w->c + i * s->hidden,
-        .d = sums,
+        .d = gru ? sums : dx,
         .dx = dx,
-        .n = s->hidden});
-    const int64_t from = gru ? 2 * s->hidden : 0;
-    memcpy(dx + from + (gru ? s->hidden : 0), sums + from, (size_t)(all - from) * sizeof *dx);
+        .n = s->hidden,
+        .ahead = {dti_recurrence_ahead(w, 0, next_kept, read),
+                  dti_recurrence_ahead(w, 3, next_d, s->slopes)}});
+    if (gru)
+        memcpy(dx + all, sums + 2 * s->hidden, (size_t)s->hidden * sizeof *dx);
     dti_recurrence_store(w, d, dx, s->slopes);
+}
+
+/* A step that the sample does not have. */
+static void dti_recurrence_no_cell(const dti_recurrence_work *w, int64_t i, int64_t t) {
+    const dti_recurrence *s = &w->s;
+    const int64_t all = s->gates * s->hidden;
+    dti_recurrence_store(w, dti_recurrence_out(w, i) + t * s->slopes, NULL, s->slopes);
+    memset(w->sums + i * all, 0, (size_t)all * sizeof *w->sums);
+}
+
+/* What flows through the recurrent weights to the state before step t. */
+static void dti_recurrence_product_back(const dti_recurrence_work *w, int64_t t) {
+    const dti_recurrence *s = &w->s;
+    const int64_t all = s->gates * s->hidden, at = dti_recurrence_out(w, 0) + t * s->slopes;
+    const bool gru = s->kind == DTI_RECURRENCE_GRU;
+    const void *d =
+        gru ? dti_recurrence_rounded(w, w->sums, w->count * all) : dti_cpu_at(w->task, 3, at);
+    dti_recurrence_product(w, d, gru ? all : w->a->y_sample, all, w->a->w_offset, w->a->w_row, w->h,
+                           s->size, true);
 }
 
 /* What flows through the projection to units of step t. */
@@ -345,15 +390,14 @@ static void dti_recurrence_backward(const dti_recurrence_work *w) {
     const dti_recurrence *s = &w->s;
     dti_recurrence_begin_back(w);
     for (int64_t step = s->steps - 1; step >= 0; step--) {
-        const int64_t t = dti_recurrence_step(s, step), all = s->gates * s->hidden;
+        const int64_t t = dti_recurrence_step(s, step);
         for (int64_t i = 0; i < w->count; i++)
             dti_recurrence_gather(w, i, t);
         if (s->flags & DTI_RECURRENCE_PROJECTED)
             dti_recurrence_project_back(w, t);
         for (int64_t i = 0; i < w->count; i++)
-            dti_recurrence_cell_back(w, i, t);
-        dti_recurrence_product(w, dti_recurrence_rounded(w, w->sums, w->count * all), all, all,
-                               w->a->w_offset, w->a->w_row, w->h, s->size, true);
+            (t < w->length[i] ? dti_recurrence_cell_back : dti_recurrence_no_cell)(w, i, t);
+        dti_recurrence_product_back(w, t);
     }
     for (int64_t i = 0; i < w->count && s->flags & DTI_RECURRENCE_STATE; i++) {
         const int64_t to = dti_recurrence_out(w, i) + dti_recurrence_grad_all(s) - s->state;
