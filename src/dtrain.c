@@ -177,7 +177,6 @@ DTI_OPTIMIZE_SPEED
 #include "kernel/half_product.c"
 #include "kernel/conv_walk.c"
 #include "kernel/conv_dw.c"
-#include "kernel/conv_half.c"
 #endif
 #include "kernel/isa_kernels.c" /* KERNELS has the portable set, SIMD those of x86 */
 DTI_OPTIMIZE_END

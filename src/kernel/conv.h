@@ -11,7 +11,11 @@
  * not matter, nor samples, threads or the instruction set. The gradient of the weights: k =
  * (sample, position) of a part, cut by shape, added in order, spans of DTI_CONV_SPAN chunks in
  * double; with fewer than DTI_CONV_FEW output channels a group 16 lanes of positions are summed per
- * sample, and the samples in order, in double. */
+ * sample, and the samples in order, in double.
+ *
+ * Class "pairs" of bf16, as GEMM: k counts pairs, of channels 2i and 2i + 1, or of columns of y for
+ * the gradient of the weights. The last pair of an odd number is filled up with zeros. A set with
+ * VDPBF16PS multiplies words of pairs; others multiply floats, the odd element's first. */
 
 #define DTI_CONV_FEW 4
 #define DTI_CONV_UNIT 32          /* channels of a panel, on every instruction set */
@@ -23,10 +27,11 @@ typedef struct dti_conv {
     bool transposed;
     int64_t n, groups, from_channels, to_channels;
     int64_t from_size[2], to_size[2], taps[2], stride[2], pad[2], dil[2];
-    const float *from, *w;
-    const float *bias, *mask; /* NULL = none; as `to`'s channels; as `to` */
-    float *to;
+    const void *from, *w;
+    const void *bias, *mask; /* NULL = none; as `to`'s channels; as `to` */
+    void *to;
     bool relu;
+    dt_dtype type, operand_type; /* operand: the bias or the mask */
 } dti_conv;
 
 /* The weights' gradient: `splits` partial sums, [splits, groups * co, ci, kh, kw]. */
@@ -34,33 +39,12 @@ typedef struct dti_conv_dw {
     int64_t n, groups, ci, co, splits;
     int64_t x_size[2], y_size[2], taps[2], stride[2], pad[2], dil[2];
     int64_t y_plane; /* from channel to channel: y may be a part of an image's rows */
-    const float *x, *y;
+    const void *x, *y;
     float *w;
+    dt_dtype type; /* of x and y */
 } dti_conv_dw;
 
-/* Windows: of x, which make y. */
-typedef struct dti_conv_geometry {
-    int64_t x_size[2], y_size[2], taps[2], stride[2], pad[2], dil[2];
-} dti_conv_geometry;
-
-/* The same of operands in 16 bits: conv_half.c. conv has no pointers. */
-typedef struct dti_conv_half {
-    dti_conv conv;
-    const void *from, *w, *bias, *mask; /* bias, mask: NULL = none */
-    void *to;
-    dt_dtype type, operand_type; /* operand: the bias or the mask */
-} dti_conv_half;
-
 struct dti_isa_kernels;
-static int64_t dti_conv_half_items(const dti_conv *c);
-static size_t dti_conv_half_scratch_bytes(const dti_conv *c);
-static void dti_conv_half_run(const struct dti_isa_kernels *k, const dti_conv_half *h,
-                              int64_t begin, int64_t end, void *scratch);
-/* The gradient of weights, in float: x and y of c are of the type. */
-static int64_t dti_conv_half_dw_items(const dti_conv_dw *c);
-static size_t dti_conv_half_dw_scratch_bytes(const dti_conv_dw *c);
-static void dti_conv_half_dw_run(const struct dti_isa_kernels *k, const dti_conv_dw *c,
-                                 dt_dtype type, int64_t begin, int64_t end, void *scratch);
 static int64_t dti_conv_items(const dti_conv *c, int threads);
 static size_t dti_conv_scratch_bytes(const dti_conv *c, int threads);
 static void dti_conv_run(const struct dti_isa_kernels *kernels, const dti_conv *c, int threads,
@@ -79,11 +63,14 @@ typedef void dti_conv_tile_fn(float *tile, int64_t k, const float *a, const int3
 typedef void dti_conv_plane_fn(float *tile, int64_t k, const float *a, const float *b,
                                const int32_t *b_off, int64_t b_row, bool add);
 
-/* A tile on its way out: element (i, j) goes to to[i * row + j * col], mask likewise. */
+/* A tile on its way out: element (i, j) goes to element at + i * row + j * col of `to`, mask
+ * likewise. */
 typedef struct dti_conv_out {
-    float *to;
-    const float *bias, *mask; /* bias: of the first channel */
-    int64_t row, col;
+    void *to;
+    const float *bias; /* of the first channel */
+    const void *mask;
+    dt_dtype type, mask_type;
+    int64_t at, row, col;
     int64_t bias_row, bias_col; /* 0 or 1 */
     bool relu;
 } dti_conv_out;
@@ -96,8 +83,11 @@ typedef struct dti_conv_pad {
     int64_t channels, height, width; /* of the source, contiguous */
     int64_t from[2], to[2];
     int64_t plane, row, step, run; /* of the copy */
+    int64_t given;                 /* channels of the source; the others are zeros */
+    int64_t apart;                 /* words of pairs: of columns; 0: of channels */
+    dt_dtype type;
 } dti_conv_pad;
-typedef void dti_conv_pad_fn(float *copy, const float *source, const dti_conv_pad *p);
+typedef void dti_conv_pad_fn(float *copy, const void *source, const dti_conv_pad *p);
 
 /* dst[p * ld + i] = src[i * row + p], i < rows <= lanes; whole vectors are written. */
 typedef void dti_conv_turn_fn(float *dst, int64_t ld, const float *src, int64_t row, int rows,

@@ -9,6 +9,26 @@
 #endif
 #define DTI_CONV_NR (2 * DTI_LANES)
 
+/* n <= LANES elements in bf16. */
+DTI_INLINE DTI_NF DTI_N(bf16_load)(const uint16_t *p, int n) {
+#if DTI_LANES == 16
+    const __m256i x = _mm256_maskz_loadu_epi16((__mmask16)((1u << n) - 1u), p);
+    return (DTI_NF)_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16);
+#else
+    float t[DTI_LANES] = {0};
+    DTI_H(widen_bf16)(t, p, n);
+    return DTI_N(load)(t);
+#endif
+}
+DTI_INLINE void DTI_N(bf16_store)(uint16_t *p, DTI_NF x, int n) {
+    const DTI_H(half) y = DTI_H(bf16_of)((DTI_H(f32))x);
+#if DTI_LANES == 16
+    _mm256_mask_storeu_epi16(p, (__mmask16)((1u << n) - 1u), (__m256i)y);
+#else
+    memcpy(p, &y, (size_t)n * sizeof *p);
+#endif
+}
+
 /* tile = sums, or tile + sums. */
 DTI_INLINE void DTI_N(conv_put)(const int rows, const int vecs, float *tile, DTI_NF (*sums)[2],
                                 bool add) {
@@ -30,47 +50,7 @@ DTI_INLINE void DTI_N(conv_put)(const int rows, const int vecs, float *tile, DTI
     }
 }
 
-DTI_INLINE void DTI_N(conv_tile)(const int rows, const int vecs, float *tile, int64_t k,
-                                 const float *a, const int32_t *a_off, int64_t a_row,
-                                 const float *b, const int32_t *b_off, bool add) {
-    DTI_NF sums[DTI_CONV_MR][2];
-    DTI_UNROLL(12)
-    for (int i = 0; i < rows; i++) {
-        sums[i][0] = sums[i][1] = DTI_N(set1)(0);
-        DTI_KEEP(sums[i][0]);
-        DTI_KEEP(sums[i][1]);
-    }
-    for (int64_t p = 0; p < k; p++) {
-        const float *x = a + a_off[p], *mid = x + 6 * a_row, *y = b + b_off[p];
-        DTI_NF b0 = DTI_N(load)(y), b1 = vecs > 1 ? DTI_N(load)(y + DTI_LANES) : b0;
-        DTI_UNROLL(12)
-        for (int i = 0; i < rows; i++) {
-            DTI_NF u = DTI_N(set1)(i < 6 ? x[i * a_row] : mid[(i - 6) * a_row]);
-            sums[i][0] = DTI_N(fma)(u, b0, sums[i][0]);
-            if (vecs > 1)
-                sums[i][1] = DTI_N(fma)(u, b1, sums[i][1]);
-        }
-    }
-    DTI_N(conv_put)(rows, vecs, tile, sums, add);
-}
-
-/* clang-format off */
-#undef DTI_CONV_LIST
-#if DTI_LANES == 16
-#define DTI_CONV_LIST(X) DTI_GEMM_TO_12(X, 1) DTI_GEMM_TO_12(X, 2)
-#else
-#define DTI_CONV_LIST(X) DTI_GEMM_TO_6(X, 1) DTI_GEMM_TO_6(X, 2)
-#endif
-/* clang-format on */
-#define DTI_CONV_TILE(rows, vecs)                                                                  \
-    static void DTI_N(conv_##rows##_##vecs)(float *tile, int64_t k, const float *a,                \
-                                            const int32_t *a_off, int64_t a_row, const float *b,   \
-                                            const int32_t *b_off, bool add) {                      \
-        DTI_N(conv_tile)(rows, vecs, tile, k, a, a_off, a_row, b, b_off, add);                     \
-    }
-#define DTI_CONV_ENTRY(rows, vecs) [rows - 1][vecs - 1] = DTI_N(conv_##rows##_##vecs),
-DTI_CONV_LIST(DTI_CONV_TILE)
-static dti_conv_tile_fn *const DTI_N(conv_tiles)[DTI_CONV_MR][2] = {DTI_CONV_LIST(DTI_CONV_ENTRY)};
+#include "conv_tile_body.h"
 
 DTI_INLINE void DTI_N(conv_plane)(const int rows, const int vecs, float *tile, int64_t k,
                                   const float *a, const float *b, const int32_t *b_off,
@@ -106,32 +86,51 @@ DTI_CONV_PLANE(4, 2)
 
 /* ---- out of the tiles */
 
-/* n elements `step` apart. */
-DTI_INLINE DTI_NF DTI_N(conv_get)(const float *p, int64_t step, int n) {
-    if (step == 1)
+/* n <= LANES elements `step` apart, from element `at` on. */
+DTI_INLINE DTI_NF DTI_N(conv_get)(const void *from, dt_dtype type, int64_t at, int64_t step,
+                                  int n) {
+    const float *p = (const float *)from + at;
+    if (type == DT_F32 && step == 1)
         return DTI_N(load_n)(p, n);
+    if (type == DT_BF16 && step == 1)
+        return DTI_N(bf16_load)((const uint16_t *)from + at, n);
     float t[DTI_LANES] = {0};
     for (int i = 0; i < n; i++)
-        t[i] = p[i * step];
+        t[i] = type == DT_F32 ? p[i * step] : dti_half_value(from, type, at + i * step);
     return DTI_N(load)(t);
 }
-DTI_INLINE void DTI_N(conv_set)(float *p, DTI_NF x, int64_t step, int n) {
-    if (step == 1) {
+DTI_INLINE void DTI_N(conv_set)(void *to, dt_dtype type, int64_t at, DTI_NF x, int64_t step,
+                                int n) {
+    float *p = (float *)to + at, t[DTI_LANES];
+    uint16_t halves[DTI_LANES];
+    if (type == DT_F32 && step == 1) {
         DTI_N(store_n)(p, x, n);
         return;
     }
-    float t[DTI_LANES];
+    if (type == DT_BF16 && step == 1) {
+        DTI_N(bf16_store)((uint16_t *)to + at, x, n);
+        return;
+    }
     DTI_N(store)(t, x);
-    for (int i = 0; i < n; i++)
-        p[i * step] = t[i];
+    if (type == DT_F16)
+        DTI_H(narrow_f16)(halves, t, n);
+    else if (type == DT_BF16)
+        DTI_N(bf16_store)(halves, x, n);
+    for (int i = 0; i < n; i++) {
+        if (type == DT_F32)
+            p[i * step] = t[i];
+        else
+            ((uint16_t *)to)[at + i * step] = halves[i];
+    }
 }
 
 DTI_INLINE void DTI_N(conv_finish)(const dti_conv_out *out, int64_t at, DTI_NF x, DTI_NF bias,
                                    int64_t step, int n) {
+    at += out->at;
     x = DTI_N(gemm_finish)(x, bias, out->bias != NULL, out->relu);
     if (out->mask)
-        x = DTI_N(gemm_mask)(x, DTI_N(conv_get)(out->mask + at, step, n));
-    DTI_N(conv_set)(out->to + at, x, step, n);
+        x = DTI_N(gemm_mask)(x, DTI_N(conv_get)(out->mask, out->mask_type, at, step, n));
+    DTI_N(conv_set)(out->to, out->type, at, x, step, n);
 }
 
 static void DTI_N(conv_straight)(const dti_conv_out *out, const float *tile, int64_t rows,
@@ -169,41 +168,54 @@ DTI_INLINE void DTI_N(conv_zeros)(float *to, int64_t n) {
         DTI_N(store_n)(to + i, DTI_N(set1)(0), (int)DTI_MIN(n - i, DTI_LANES));
 }
 
-/* Columns [from, to) of a row of `width`. */
-DTI_INLINE void DTI_N(conv_pad_row)(float *copy, const float *row, int64_t from, int64_t to,
-                                    int64_t width) {
-    const int64_t begin = DTI_MIN(DTI_MAX(from, 0), to), end = DTI_MAX(DTI_MIN(to, width), begin);
-    DTI_N(conv_zeros)(copy, begin - from);
-    for (int64_t j = begin; j < end; j += DTI_LANES) {
-        const int n = (int)DTI_MIN(end - j, DTI_LANES);
-        DTI_N(store_n)(copy + j - from, DTI_N(load_n)(row + j, n), n);
+/* n elements as floats. */
+DTI_INLINE void DTI_N(conv_row)(float *copy, const void *row, dt_dtype type, int64_t at,
+                                int64_t n) {
+    const float *floats = (const float *)row + at;
+    for (int64_t j = 0; j < n && type == DT_F32; j += DTI_LANES) {
+        const int some = (int)DTI_MIN(n - j, DTI_LANES);
+        DTI_N(store_n)(copy + j, DTI_N(load_n)(floats + j, some), some);
     }
+    if (type == DT_BF16)
+        DTI_H(widen_bf16)(copy, (const uint16_t *)row + at, n);
+    if (type == DT_F16)
+        DTI_H(widen_f16)(copy, (const uint16_t *)row + at, n);
+}
+
+/* Columns [from, to) of a row of `width`. */
+DTI_INLINE void DTI_N(conv_pad_row)(float *copy, const void *row, const dti_conv_pad *p) {
+    const int64_t from = p->from[1], to = p->to[1];
+    const int64_t begin = DTI_MIN(DTI_MAX(from, 0), to),
+                  end = DTI_MAX(DTI_MIN(to, p->width), begin);
+    DTI_N(conv_zeros)(copy, begin - from);
+    DTI_N(conv_row)(copy + begin - from, row, p->type, begin, end - begin);
     DTI_N(conv_zeros)(copy + end - from, to - end);
 }
 
 /* The same columns dealt out. */
-static void DTI_N(conv_deal_row)(float *copy, const float *row, const dti_conv_pad *p) {
+static void DTI_N(conv_deal_row)(float *copy, const void *row, const dti_conv_pad *p) {
     for (int64_t phase = 0; phase < p->step; phase++, copy += p->run) {
         int64_t at = p->from[1] + phase, i = 0;
         for (; i < p->run && at < 0; i++, at += p->step)
             copy[i] = 0;
         const int64_t fit = at < p->width ? (p->width - at + p->step - 1) / p->step : 0;
         for (const int64_t end = DTI_MIN(p->run, i + fit); i < end; i++, at += p->step)
-            copy[i] = row[at];
+            copy[i] =
+                p->type == DT_F32 ? ((const float *)row)[at] : dti_half_value(row, p->type, at);
         for (; i < p->run; i++)
             copy[i] = 0;
     }
 }
 
-static void DTI_N(conv_pad)(float *copy, const float *source, const dti_conv_pad *p) {
+static void DTI_N(conv_pad)(float *copy, const void *source, const dti_conv_pad *p) {
     for (int64_t c = 0; c < p->channels; c++, copy += p->plane)
         for (int64_t i = p->from[0]; i < p->to[0]; i++) {
             float *to = copy + (i - p->from[0]) * p->row;
-            const float *row = source + (c * p->height + i) * p->width;
-            if (i < 0 || i >= p->height)
+            const void *row = dti_half_at(source, p->type, (c * p->height + i) * p->width);
+            if (i < 0 || i >= p->height || c >= p->given)
                 DTI_N(conv_zeros)(to, p->run * p->step);
             else if (p->step == 1)
-                DTI_N(conv_pad_row)(to, row, p->from[1], p->to[1], p->width);
+                DTI_N(conv_pad_row)(to, row, p);
             else
                 DTI_N(conv_deal_row)(to, row, p);
         }

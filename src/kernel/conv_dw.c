@@ -2,17 +2,19 @@
  * of output channels; items that follow each other share copies. k runs over positions, in chunks
  * that are cut by shape: parts of one sample's, or some small samples together. */
 
-#define DTI_CONV_CHUNK 256 /* positions of a chunk, about */
+#define DTI_CONV_CHUNK 256 /* positions of a chunk, about, or pairs of them */
 #define DTI_CONV_SPAN 16   /* chunks that are added in float before double takes over */
 
 typedef struct dti_conv_dw_plan {
     bool few, in_place,
-        packed;   /* packed: x's values for each tap, where rows of channels are few */
-    int64_t rows; /* ci * taps, in the order (tap, channel) */
-    int64_t positions, cuts, samples, chunk; /* of one sample; its parts, or samples together */
+        packed;         /* packed: x's values for each tap, where rows of channels are few */
+    int64_t rows;       /* ci * taps, in the order (tap, channel) */
+    int64_t pair, line; /* positions that are added as a pair; pairs of a row of y */
+    int64_t positions, cuts, samples, chunk; /* in pairs: of a sample; its parts, or some samples */
     int64_t units, together;                 /* of output channels; at once */
     dti_conv_pad copy;
-    int64_t wide, turned, gathered, tables, images, floats; /* in the scratch; sums lie at 0 */
+    int64_t wide, turned, lines, gathered, tables, images,
+        floats; /* in the scratch; sums lie at 0 */
 } dti_conv_dw_plan;
 
 /* Rows of x that rows [p0, p1) of y see, or columns. */
@@ -24,12 +26,14 @@ static dti_conv_span dti_conv_dw_reads(const dti_conv_dw *c, int d, int64_t p0, 
 
 static void dti_conv_dw_plan_copy(const dti_conv_dw *c, dti_conv_dw_plan *p) {
     const dti_conv_span rows = dti_conv_dw_reads(c, 0, 0, c->y_size[0]);
-    const dti_conv_span cols = dti_conv_dw_reads(c, 1, 0, c->y_size[1]);
+    const dti_conv_span cols = dti_conv_dw_reads(c, 1, 0, p->line * p->pair);
     const int64_t step = p->few ? c->stride[1] : 1;
     const int64_t run = dti_conv_ceil(cols.to - cols.from, step);
-    p->in_place = !p->few && rows.from >= 0 && rows.to <= c->x_size[0] && cols.from >= 0 &&
-                  cols.to <= c->x_size[1];
+    p->in_place = c->type == DT_F32 && !p->few && rows.from >= 0 && rows.to <= c->x_size[0] &&
+                  cols.from >= 0 && cols.to <= c->x_size[1];
     p->copy = (dti_conv_pad){.channels = p->few ? 1 : c->ci,
+                             .given = p->few ? 1 : c->ci,
+                             .type = c->type,
                              .height = c->x_size[0],
                              .width = c->x_size[1],
                              .from = {rows.from, cols.from},
@@ -37,9 +41,9 @@ static void dti_conv_dw_plan_copy(const dti_conv_dw *c, dti_conv_dw_plan *p) {
                              .row = run * step,
                              .step = step,
                              .run = run};
-    const int64_t part = dti_conv_ceil(p->positions, p->cuts) + c->y_size[1] - 2;
+    const int64_t part = dti_conv_ceil(p->positions, p->cuts) + p->line - 2;
     const int64_t most =
-        p->few ? c->y_size[0] : DTI_MIN(c->y_size[0], part / DTI_MAX(1, c->y_size[1]) + 1);
+        p->few ? c->y_size[0] : DTI_MIN(c->y_size[0], part / DTI_MAX(1, p->line) + 1);
     const dti_conv_span band = dti_conv_dw_reads(c, 0, 0, most);
     p->copy.plane = (band.to - band.from) * p->copy.row;
     if (p->in_place) {
@@ -52,9 +56,11 @@ static dti_conv_dw_plan dti_conv_dw_plan_of(const dti_conv_dw *c) {
     dti_conv_dw_plan p = {.few = c->co < DTI_CONV_FEW,
                           .packed = c->ci <= 4,
                           .rows = c->ci * c->taps[0] * c->taps[1],
-                          .positions = c->y_size[0] * c->y_size[1],
+                          .pair = c->co < DTI_CONV_FEW ? 1 : dti_conv_pair(c->type),
                           .samples = 1,
                           .units = dti_conv_ceil(c->co, DTI_CONV_UNIT)};
+    p.line = dti_conv_ceil(c->y_size[1], p.pair);
+    p.positions = c->y_size[0] * p.line;
     p.cuts = DTI_MAX(1, dti_conv_ceil(p.positions, DTI_CONV_CHUNK));
     dti_conv_dw_plan_copy(c, &p);
     const int64_t plane = DTI_MAX(1, p.copy.channels * p.copy.plane);
@@ -66,9 +72,12 @@ static dti_conv_dw_plan dti_conv_dw_plan_of(const dti_conv_dw *c) {
     p.together = DTI_MAX(p.together, 1);
     p.wide = p.together * p.rows * DTI_CONV_UNIT;
     p.turned = p.wide * 3; /* as many doubles */
-    p.gathered = p.turned + p.together * p.chunk * DTI_CONV_UNIT;
-    p.tables = p.gathered + (p.packed ? dti_conv_ceil(p.rows, 12) * 12 * p.chunk : 0);
-    p.images = p.tables + dti_conv_ceil(3 * p.chunk, 16) * 16;
+    p.lines = p.turned + p.together * p.chunk * p.pair * DTI_CONV_UNIT;
+    p.gathered = p.lines + (c->type == DT_F32 ? 0
+                            : p.few           ? dti_conv_ceil(p.positions, 16) * 16
+                                              : DTI_CONV_UNIT * p.chunk * p.pair);
+    p.tables = p.gathered + (p.packed ? dti_conv_ceil(p.rows, 12) * 12 * p.chunk * p.pair : 0);
+    p.images = p.tables + dti_conv_ceil(3 * p.chunk * p.pair, 16) * 16;
     p.floats = p.images + DTI_CONV_SLACK + (p.in_place ? 0 : p.samples * plane);
     return p;
 }
@@ -84,16 +93,18 @@ static size_t dti_conv_dw_scratch_bytes(const dti_conv_dw *c) {
 /* ---- the walk */
 
 typedef struct dti_conv_dw_job {
+    const dti_isa_kernels *set;
     const dti_conv_kernels *kernels;
     const dti_conv_dw *c;
     const dti_conv_dw_plan *p;
-    float *sums, *turned, *gathered, *images;
+    int64_t each; /* floats or words that a pair has */
+    float *sums, *turned, *lines, *gathered, *images;
     double *wide; /* of spans; of few channels all sums */
     int32_t *source, *panels,
         *narrow; /* for each k: offset in x; k * 2 vectors; k * rows of a tile */
     int64_t split, group, channel, channels;
     const float *x; /* of the chunk */
-    int64_t k;      /* positions of the chunk */
+    int64_t k;      /* of the chunk: positions, or words */
     int64_t chunks; /* before this one */
 } dti_conv_dw_job;
 
@@ -103,15 +114,17 @@ static void dti_conv_dw_source(dti_conv_dw_job *j, int64_t sample, int64_t sampl
                                int64_t count) {
     const dti_conv_dw *c = j->c;
     const dti_conv_pad *copy = &j->p->copy;
-    const int64_t plane = c->x_size[0] * c->x_size[1], cols = c->y_size[1];
+    const int64_t plane = c->x_size[0] * c->x_size[1], cols = j->p->line;
+    const int64_t x = (sample * c->groups + j->group) * c->ci * plane;
     const int64_t between = j->p->in_place ? c->groups * c->ci * plane : c->ci * copy->plane;
     const dti_conv_span rows = dti_conv_dw_reads(c, 0, at / cols, (at + count - 1) / cols + 1);
-    j->x = c->x + (sample * c->groups + j->group) * c->ci * plane;
+    j->x = (const float *)c->x + x;
     if (!j->p->in_place) {
         dti_conv_pad pad = *copy;
         pad.from[0] = rows.from, pad.to[0] = rows.to;
         for (int64_t s = 0; s < samples; s++)
-            j->kernels->pad(j->images + s * between, j->x + s * c->groups * c->ci * plane, &pad);
+            j->kernels->pad(j->images + s * between,
+                            dti_half_at(c->x, c->type, x + s * c->groups * c->ci * plane), &pad);
         j->x = j->images;
     }
     const int64_t first = j->p->in_place ? 0 : rows.from, left = j->p->in_place ? 0 : copy->from[1];
@@ -119,13 +132,48 @@ static void dti_conv_dw_source(dti_conv_dw_job *j, int64_t sample, int64_t sampl
     for (int64_t s = 0; s < samples; s++) {
         int64_t p = at / cols, q = at % cols;
         for (int64_t k = 0; k < count; k++) {
-            *to++ = (int32_t)(s * between + (p * c->stride[0] - c->pad[0] - first) * copy->row +
-                              q * c->stride[1] - c->pad[1] - left);
+            for (int64_t e = j->each - 1; e >= 0; e--)
+                *to++ = (int32_t)(s * between + (p * c->stride[0] - c->pad[0] - first) * copy->row +
+                                  (q * j->p->pair + e) * c->stride[1] - c->pad[1] - left);
             if (++q == cols)
                 q = 0, p++;
         }
     }
-    j->k = samples * count;
+    j->k = samples * count * j->each;
+}
+
+/* Pairs [at, at + count) of a channel of y in 16 bits, y, as a line of words or floats. */
+static void dti_conv_dw_line(const dti_conv_dw_job *j, float *line, int64_t y, int64_t at,
+                             int64_t count) {
+    const dti_conv_dw *c = j->c;
+    const int64_t cols = c->y_size[1];
+    for (int64_t k = 0; k < count; k++) {
+        const int64_t p = (at + k) / j->p->line, q = (at + k) % j->p->line * j->p->pair;
+        const int64_t from = y + p * cols + q;
+        const bool odd = q + 1 < cols;
+        const uint16_t *even = (const uint16_t *)c->y + from;
+        if (j->each < j->p->pair)
+            *line++ = dti_f32_from_bits(even[0] | (odd ? (uint32_t)even[1] << 16 : 0));
+        for (int64_t e = j->each - 1; j->each == j->p->pair && e >= 0; e--)
+            *line++ = e && !odd ? 0 : dti_half_value(c->y, c->type, from + e);
+    }
+}
+
+/* Where `lines` channels of y lie as they are turned, and how far apart. Rows of an even number of
+ * elements in bf16 are words. */
+static const float *dti_conv_dw_lines(const dti_conv_dw_job *j, int64_t y, int lines, int64_t at,
+                                      int64_t count, int64_t *apart) {
+    const dti_conv_dw *c = j->c;
+    *apart = c->y_plane;
+    if (c->type == DT_F32)
+        return (const float *)c->y + y + at;
+    *apart = c->y_plane / 2;
+    if (j->each < j->p->pair && !(c->y_size[1] & 1) && !(c->y_plane & 1))
+        return (const float *)dti_half_at(c->y, c->type, y + 2 * at);
+    *apart = count * j->each;
+    for (int i = 0; i < lines; i++)
+        dti_conv_dw_line(j, j->lines + i * *apart, y + i * c->y_plane, at, count);
+    return j->lines;
 }
 
 /* y of the same positions, by channels: [panel][k][2 vectors]. */
@@ -135,11 +183,12 @@ static void dti_conv_dw_turn(dti_conv_dw_job *j, int64_t sample, int64_t samples
     const int64_t lanes = j->kernels->lanes, ld = 2 * lanes;
     for (int64_t o = 0; o < j->channels; o += lanes) {
         float *dst = j->turned + o / ld * ld * j->k + o % ld;
-        for (int64_t s = 0; s < samples; s++, dst += count * ld) {
-            const float *y =
-                c->y + at +
-                (((sample + s) * c->groups + j->group) * c->co + j->channel + o) * c->y_plane;
-            j->kernels->turn(dst, ld, y, c->y_plane, (int)DTI_MIN(j->channels - o, lanes), count);
+        for (int64_t s = 0; s < samples; s++, dst += count * j->each * ld) {
+            const int lines = (int)DTI_MIN(j->channels - o, lanes);
+            const int64_t channel = ((sample + s) * c->groups + j->group) * c->co + j->channel + o;
+            int64_t apart;
+            const float *y = dti_conv_dw_lines(j, channel * c->y_plane, lines, at, count, &apart);
+            j->kernels->turn(dst, ld, y, apart, lines, count * j->each);
         }
     }
 }
@@ -168,6 +217,7 @@ static void dti_conv_dw_panel(const dti_conv_dw_job *j, float *sums, const float
     const int64_t ld = 2 * j->kernels->lanes, most = j->kernels->rows;
     const int64_t ci = j->p->packed ? j->p->rows : j->c->ci, parts = dti_conv_ceil(ci, most);
     const bool add = j->chunks % DTI_CONV_SPAN != 0;
+    const dti_fp_modes modes = dti_conv_enter(j->c->type);
     for (int64_t row = 0; row < j->p->rows; row += ci)
         for (int64_t i = 0; i < parts; i++) {
             const int64_t first = ci * i / parts, rows = ci * (i + 1) / parts - first;
@@ -179,6 +229,7 @@ static void dti_conv_dw_panel(const dti_conv_dw_job *j, float *sums, const float
                 fn(to, j->k, dti_conv_dw_tap(j, row / ci) + first * j->p->copy.plane, j->source,
                    j->p->copy.plane, y, j->panels, add);
         }
+    dti_conv_leave(j->c->type, modes);
 }
 
 /* The sums of a span, of all channels' panels. */
@@ -244,8 +295,16 @@ static void dti_conv_dw_few(dti_conv_dw_job *j, int64_t begin, int64_t end) {
     for (int64_t i = 0; i < c->ci; i++)
         for (int64_t s = begin; s < end; s++) {
             const int64_t image = s * c->groups + j->group;
-            j->kernels->pad(j->images, c->x + (image * c->ci + i) * plane, copy);
-            for (int64_t o = 0; o < c->co; o++)
+            j->kernels->pad(j->images, dti_half_at(c->x, c->type, (image * c->ci + i) * plane),
+                            copy);
+            for (int64_t o = 0; o < c->co; o++) {
+                const int64_t at = (image * c->co + o) * c->y_plane;
+                const float *y = (const float *)c->y + at;
+                if (c->type != DT_F32)
+                    j->set->widen[c->type](j->lines, dti_half_at(c->y, c->type, at),
+                                           j->p->positions);
+                if (c->type != DT_F32)
+                    y = j->lines;
                 for (int64_t t = 0; t < taps;) {
                     const int64_t first = t % c->taps[1], row = t / c->taps[1];
                     const int count = (int)DTI_MIN(c->taps[1] - first, 4);
@@ -254,12 +313,12 @@ static void dti_conv_dw_few(dti_conv_dw_job *j, int64_t begin, int64_t end) {
                         const int64_t at = (first + q) * c->dil[1];
                         off[q] = (int32_t)(at % copy->step * copy->run + at / copy->step);
                     }
-                    j->kernels->dot(j->wide + (o * c->ci + i) * taps + t,
-                                    c->y + (image * c->co + o) * c->y_plane,
+                    j->kernels->dot(j->wide + (o * c->ci + i) * taps + t, y,
                                     j->images + row * c->dil[0] * copy->row, off, count,
                                     c->y_size[0], c->y_size[1], c->stride[0] * copy->row);
                     t += count;
                 }
+            }
         }
     for (int64_t i = 0; i < n; i++)
         w[i] = (float)j->wide[i];
@@ -267,19 +326,24 @@ static void dti_conv_dw_few(dti_conv_dw_job *j, int64_t begin, int64_t end) {
 
 static void dti_conv_dw_run(const struct dti_isa_kernels *kernels, const dti_conv_dw *c,
                             int64_t begin, int64_t end, void *scratch) {
-    const dti_conv_dw_plan p = dti_conv_dw_plan_of(c);
+    dti_conv_dw_plan p = dti_conv_dw_plan_of(c);
     float *floats = scratch;
-    dti_conv_dw_job j = {.kernels = kernels->conv,
+    const bool words = p.pair > 1 && kernels->conv_pairs;
+    p.copy.apart = c->stride[1];
+    dti_conv_dw_job j = {.set = kernels,
+                         .kernels = words ? kernels->conv_pairs : kernels->conv,
+                         .each = words ? 1 : p.pair,
                          .c = c,
                          .p = &p,
                          .sums = floats,
                          .wide = (double *)(void *)(floats + p.wide),
                          .turned = floats + p.turned,
+                         .lines = floats + p.lines,
                          .gathered = floats + p.gathered,
                          .images = floats + p.images,
                          .source = (int32_t *)(void *)(floats + p.tables)};
-    j.panels = j.source + p.chunk, j.narrow = j.panels + p.chunk;
-    for (int64_t k = 0; k < p.chunk; k++) {
+    j.panels = j.source + p.chunk * p.pair, j.narrow = j.panels + p.chunk * p.pair;
+    for (int64_t k = 0; k < p.chunk * p.pair; k++) {
         j.panels[k] = (int32_t)(k * 2 * j.kernels->lanes);
         j.narrow[k] = (int32_t)(k * j.kernels->rows);
     }

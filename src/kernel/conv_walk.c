@@ -25,12 +25,18 @@ typedef struct dti_conv_span {
 typedef struct dti_conv_plan {
     int form;
     bool in_place;
-    int64_t phases[2], k; /* k: of all phases */
+    int64_t pairs, pair;  /* of channels that k runs over, and the channels of each */
+    int64_t phases[2], k; /* k: of all phases, in floats */
     int64_t units, unit_groups, group_units, bands;
     dti_conv_span columns; /* of the source that are read */
     dti_conv_pad copy;
-    int64_t tables, images, floats; /* where in the scratch; weights lie at 0 */
+    int64_t tables, images, bias, floats; /* where in the scratch; weights lie at 0 */
 } dti_conv_plan;
+
+/* How many elements of k are added as a pair. */
+static int64_t dti_conv_pair(dt_dtype type) {
+    return type == DT_BF16 ? 2 : 1;
+}
 
 static int64_t dti_conv_ceil(int64_t n, int64_t unit) {
     return (n + unit - 1) / unit;
@@ -144,16 +150,18 @@ static void dti_conv_plan_copy(const dti_conv *c, dti_conv_plan *p) {
     const int64_t step = c->transposed || p->form == DTI_CONV_CHANNELS ? 1 : c->stride[1];
     const dti_conv_span rows = dti_conv_reads(c, 0, 0, 1), cols = dti_conv_reads(c, 1, 0, 1);
     p->columns = cols;
-    p->in_place = p->form == DTI_CONV_CHANNELS && rows.from >= 0 && rows.to <= c->from_size[0] &&
-                  cols.from >= 0 && cols.to <= c->from_size[1];
+    p->in_place = c->type == DT_F32 && p->form == DTI_CONV_CHANNELS && rows.from >= 0 &&
+                  rows.to <= c->from_size[0] && cols.from >= 0 && cols.to <= c->from_size[1];
     const int64_t run = dti_conv_ceil(cols.to - cols.from, step);
-    p->copy = (dti_conv_pad){.channels = c->from_channels,
+    p->copy = (dti_conv_pad){.channels = p->pairs * p->pair,
+                             .given = c->from_channels,
+                             .type = c->type,
                              .height = c->from_size[0],
                              .width = c->from_size[1],
                              .from = {0, cols.from},
                              .to = {0, cols.to},
                              .plane = run * step,
-                             .row = run * step * c->from_channels,
+                             .row = run * step * p->pairs * p->pair,
                              .step = step,
                              .run = run};
 }
@@ -175,10 +183,12 @@ static void dti_conv_plan_bands(const dti_conv *c, dti_conv_plan *p, int threads
 
 static dti_conv_plan dti_conv_plan_of(const dti_conv *c, int threads) {
     dti_conv_plan p = {
+        .pair = dti_conv_pair(c->type),
         .phases = {c->transposed ? c->stride[0] : 1, c->transposed ? c->stride[1] : 1},
-        .k = c->from_channels * c->taps[0] * c->taps[1],
         .units = dti_conv_ceil(c->to_channels, DTI_CONV_UNIT)};
-    p.form = dti_conv_form(c, p.k / (p.phases[0] * p.phases[1]),
+    p.pairs = dti_conv_ceil(c->from_channels, p.pair);
+    p.k = p.pairs * p.pair * c->taps[0] * c->taps[1];
+    p.form = dti_conv_form(c, p.k / p.pair / (p.phases[0] * p.phases[1]),
                            dti_conv_ceil(c->to_size[1], p.phases[1]));
     const int64_t fit = DTI_CONV_BUDGET / DTI_MAX(1, p.k * DTI_CONV_PACKED);
     p.group_units = DTI_MAX(1, DTI_MIN(fit, p.units));
@@ -187,9 +197,10 @@ static dti_conv_plan dti_conv_plan_of(const dti_conv *c, int threads) {
     dti_conv_plan_bands(c, &p, threads);
     p.tables = dti_conv_ceil(p.group_units * p.k * DTI_CONV_PACKED, 16) * 16;
     p.images = p.tables + dti_conv_ceil(2 * p.k, 16) * 16;
-    p.floats = p.images + DTI_CONV_SLACK;
+    p.bias = p.images + DTI_CONV_SLACK;
     if (!p.in_place)
-        p.floats += dti_conv_rows_most(c, p.bands) * p.copy.row;
+        p.bias += dti_conv_rows_most(c, p.bands) * p.copy.row;
+    p.floats = p.bias + (c->type == DT_F32 ? 0 : p.group_units * DTI_CONV_UNIT);
     return p;
 }
 
@@ -211,7 +222,9 @@ typedef struct dti_conv_job {
     const dti_conv_kernels *kernels;
     const dti_conv *c;
     const dti_conv_plan *p;
-    float *weights;
+    bool words;          /* pairs lie in words; else their elements are floats */
+    int64_t each, chunk; /* floats or words that a pair has; of k in a chunk */
+    float *weights, *bias;
     int32_t *source, *line; /* offsets for each k: in the source; k * ld */
     float *images;
     int64_t group, channel, channels; /* channels that this item writes */
@@ -243,7 +256,28 @@ static int64_t dti_conv_panel(const dti_conv_job *j, int64_t i) {
 static void dti_conv_phase(dti_conv_job *j, int64_t row_phase, int64_t col_phase) {
     j->h = dti_conv_axis_of(j->c, 0, row_phase);
     j->w = dti_conv_axis_of(j->c, 1, col_phase);
-    j->k = j->c->from_channels * j->h.taps * j->w.taps;
+    j->k = j->p->pairs * j->each * j->h.taps * j->w.taps;
+}
+
+/* Weights `by` apart of one channel of the source, or of it and the next, `next` behind it. */
+static void dti_conv_pack_line(const dti_conv_job *j, float *dst, int64_t channel, int64_t at,
+                               int64_t by, int64_t next, int64_t count) {
+    const dti_conv *c = j->c;
+    const float *floats = (const float *)c->w + at;
+    const uint16_t *even = (const uint16_t *)c->w + at;
+    const bool last = channel + 1 == c->from_channels;
+    for (int64_t i = 0; i < dti_conv_ld(j); i++) {
+        const bool given = i < count && channel < c->from_channels;
+        if (!given)
+            dst[i] = 0;
+        else if (j->words)
+            dst[i] =
+                dti_f32_from_bits(even[i * by] | (last ? 0 : (uint32_t)even[i * by + next] << 16));
+        else if (c->type == DT_F32)
+            dst[i] = floats[i * by];
+        else
+            dst[i] = dti_half_value(c->w, c->type, at + i * by);
+    }
 }
 
 /* Channels [first, first + count) of the phase to dst[k * ld + i], filled up with zeros. */
@@ -252,17 +286,17 @@ static void dti_conv_pack(const dti_conv_job *j, float *dst, int64_t first, int6
     const int64_t taps = c->taps[0] * c->taps[1], ld = dti_conv_ld(j);
     const int64_t by_to = taps * (c->transposed ? 1 : c->from_channels);
     const int64_t by_from = taps * (c->transposed ? c->to_channels : 1);
-    const float *w = c->w + j->group * c->from_channels * c->to_channels * taps + first * by_to;
+    const int64_t w = j->group * c->from_channels * c->to_channels * taps + first * by_to;
     for (int64_t r = 0; r < j->h.taps; r++)
-        for (int64_t f = 0; f < c->from_channels; f++)
-            for (int64_t s = 0; s < j->w.taps; s++, dst += ld) {
-                const float *tap = w + f * by_from + j->w.tap0 + s * j->w.tap_step +
-                                   (j->h.tap0 + r * j->h.tap_step) * c->taps[1];
-                for (int64_t i = 0; i < count; i++)
-                    dst[i] = tap[i * by_to];
-                for (int64_t i = count; i < ld; i++)
-                    dst[i] = 0;
-            }
+        for (int64_t f = 0; f < j->p->pairs; f++)
+            for (int64_t s = 0; s < j->w.taps; s++)
+                for (int64_t e = j->each - 1; e >= 0; e--, dst += ld) {
+                    const int64_t channel = f * j->p->pair + e;
+                    const int64_t tap = j->w.tap0 + s * j->w.tap_step +
+                                        (j->h.tap0 + r * j->h.tap_step) * c->taps[1];
+                    dti_conv_pack_line(j, dst, channel, w + channel * by_from + tap, by_to, by_from,
+                                       count);
+                }
 }
 
 static void dti_conv_pack_all(dti_conv_job *j) {
@@ -280,14 +314,16 @@ static void dti_conv_make_tables(dti_conv_job *j) {
     const dti_conv_pad *p = &j->p->copy;
     int32_t *to = j->source;
     for (int64_t r = 0; r < j->h.taps; r++)
-        for (int64_t f = 0; f < j->c->from_channels; f++)
+        for (int64_t f = 0; f < j->p->pairs; f++)
             for (int64_t s = 0; s < j->w.taps; s++) {
                 int64_t at = j->w.from0 + s * j->w.from_tap;
                 if (!j->p->in_place)
                     at -= j->p->columns.from;
                 if (p->step > 1)
                     at = at % p->step * p->run + at / p->step;
-                *to++ = (int32_t)(f * p->plane + r * j->h.from_tap * p->row + at);
+                at += r * j->h.from_tap * p->row;
+                for (int64_t e = j->each - 1; e >= 0; e--)
+                    *to++ = (int32_t)((f * j->each + e) * p->plane + at);
             }
     for (int64_t i = 0; i < j->k; i++)
         j->line[i] = (int32_t)(i * dti_conv_ld(j));
@@ -305,22 +341,34 @@ static dti_conv_out dti_conv_out_of(const dti_conv_job *j, int64_t channel, int6
     const int64_t plane = j->sample * c->groups * c->to_channels + o;
     const int64_t row = j->h.to0 + u * j->h.to_step, col = j->w.to0 + v * j->w.to_step;
     const int64_t at = (plane * c->to_size[0] + row) * c->to_size[1] + col;
-    return (dti_conv_out){.to = c->to + at,
-                          .bias = c->bias ? c->bias + o : NULL,
-                          .mask = c->mask ? c->mask + at : NULL,
+    return (dti_conv_out){.to = c->to,
+                          .at = at,
+                          .type = c->type,
+                          .bias = c->bias ? j->bias + channel : NULL,
+                          .mask = c->mask,
+                          .mask_type = c->operand_type,
                           .relu = c->relu};
 }
 
 /* The k of row u whose taps lie inside of the source: what is outside adds nothing but zeros. */
 static dti_conv_span dti_conv_inside(const dti_conv_job *j, int64_t u) {
     const int64_t first = j->h.from0 + u * j->h.from_step, size = j->c->from_size[0];
-    const int64_t taps = j->h.taps, tap = j->h.from_tap, each = j->c->from_channels * j->w.taps;
+    const int64_t taps = j->h.taps, tap = j->h.from_tap, each = j->p->pairs * j->each * j->w.taps;
     int64_t r = 0, end = taps;
     while (r < end && (first + r * tap < 0 || first + r * tap >= size))
         r++;
     while (end > r && (first + (end - 1) * tap < 0 || first + (end - 1) * tap >= size))
         end--;
     return (dti_conv_span){r * each, end * each};
+}
+
+/* Sums of pairs are made without denormals; bias, epilogue and rounding are IEEE's. */
+static dti_fp_modes dti_conv_enter(dt_dtype type) {
+    return type == DT_BF16 ? dti_fp_flush() : 0;
+}
+static void dti_conv_leave(dt_dtype type, dti_fp_modes modes) {
+    if (type == DT_BF16)
+        dti_fp_leave(modes);
 }
 
 /* Some tiles of positions, which may lie in several rows, and where each begins in the buffer. */
@@ -346,17 +394,19 @@ static void dti_conv_block_sum(const dti_conv_job *j, const dti_conv_block *b, f
                                const float *weights, int64_t channels) {
     const int64_t ld = dti_conv_ld(j);
     const int vecs = channels > j->kernels->lanes;
-    for (int64_t chunk = 0; chunk == 0 || chunk < j->k; chunk += DTI_GEMM_KC)
+    const dti_fp_modes modes = dti_conv_enter(j->c->type);
+    for (int64_t chunk = 0; chunk == 0 || chunk < j->k; chunk += j->chunk)
         for (int i = 0; i < b->count; i++) {
             const dti_conv_span all = b->k[i];
             const int64_t k = DTI_MAX(chunk, all.from);
-            const int64_t n = DTI_MIN(chunk + DTI_GEMM_KC, all.to) - k;
+            const int64_t n = DTI_MIN(chunk + j->chunk, all.to) - k;
             if (n <= 0 && (chunk > 0 || all.to > all.from))
                 continue;
             j->kernels->tile[b->cols[i] - 1][vecs](
                 sums + b->at[i] * ld, DTI_MAX(n, 0), dti_conv_at(j, b->row[i], b->col[i]),
                 j->source + k, j->w.from_step, weights, j->line + k, k > all.from);
         }
+    dti_conv_leave(j->c->type, modes);
 }
 
 static void dti_conv_block_store(const dti_conv_job *j, const dti_conv_block *b, const float *sums,
@@ -394,11 +444,13 @@ static void dti_conv_row_positions(const dti_conv_job *j, const float *a, int64_
         const int64_t cols = DTI_MIN(j->w.count - v, wide);
         dti_conv_tile_fn *fn = j->kernels->tile[channels - 1][cols > j->kernels->lanes];
         int64_t k = all.from, n;
+        const dti_fp_modes modes = dti_conv_enter(j->c->type);
         do {
-            n = DTI_MIN(all.to, (k / DTI_GEMM_KC + 1) * DTI_GEMM_KC) - k;
+            n = DTI_MIN(all.to, (k / j->chunk + 1) * j->chunk) - k;
             fn(tile, n, a, j->line + k, 1, dti_conv_at(j, u, v), j->source + k, k > all.from);
             k += n;
         } while (k < all.to);
+        dti_conv_leave(j->c->type, modes);
         dti_conv_out out = dti_conv_out_of(j, channel, u, v);
         out.row = j->c->to_size[0] * j->c->to_size[1], out.col = j->w.to_step, out.bias_row = 1;
         j->kernels->straight(&out, tile, channels, cols);
@@ -415,11 +467,13 @@ static void dti_conv_plane(const dti_conv_job *j, const float *a, int64_t channe
             const int64_t cols = DTI_MIN(j->w.count - v, wide), u = DTI_MIN(i, u1 - rows);
             dti_conv_plane_fn *fn = j->kernels->plane[rows > 1][cols > j->kernels->lanes];
             int64_t k = 0;
+            const dti_fp_modes modes = dti_conv_enter(j->c->type);
             do {
-                fn(tile, DTI_MIN(j->k - k, DTI_GEMM_KC), a + k, dti_conv_at(j, u, v), j->source + k,
+                fn(tile, DTI_MIN(j->k - k, j->chunk), a + k, dti_conv_at(j, u, v), j->source + k,
                    j->h.from_step * j->p->copy.row, k > 0);
-                k += DTI_GEMM_KC;
+                k += j->chunk;
             } while (k < j->k);
+            dti_conv_leave(j->c->type, modes);
             dti_conv_out out = dti_conv_out_of(j, channel, u, v);
             out.row = j->h.to_step * j->c->to_size[1], out.col = j->w.to_step;
             j->kernels->straight(&out, tile, rows, cols);
@@ -447,13 +501,14 @@ static void dti_conv_run_item(dti_conv_job *j) {
     const dti_conv *c = j->c;
     const dti_conv_plan *p = j->p;
     const int64_t plane = c->from_size[0] * c->from_size[1];
-    j->from = c->from + (j->sample * c->groups + j->group) * c->from_channels * plane;
+    const int64_t at = (j->sample * c->groups + j->group) * c->from_channels * plane;
+    j->from = (const float *)c->from + at;
     j->first = 0;
     if (!p->in_place) {
         dti_conv_span rows = dti_conv_reads(c, 0, j->band, p->bands);
         dti_conv_pad pad = p->copy;
         pad.from[0] = rows.from, pad.to[0] = rows.to;
-        j->kernels->pad(j->images, j->from, &pad);
+        j->kernels->pad(j->images, dti_half_at(c->from, c->type, at), &pad);
         j->from = j->images, j->first = rows.from;
     }
     j->packed = j->weights;
@@ -466,24 +521,46 @@ static void dti_conv_run_item(dti_conv_job *j) {
     j->tables = p->phases[0] * p->phases[1] == 1;
 }
 
+/* The bias of the item's channels, as floats. */
+static void dti_conv_take_bias(dti_conv_job *j, const struct dti_isa_kernels *kernels,
+                               float *room) {
+    const dti_conv *c = j->c;
+    const int64_t first = j->group * c->to_channels + j->channel;
+    j->bias = (float *)(uintptr_t)c->bias + first;
+    if (c->bias && dti_is_half(c->operand_type)) {
+        kernels->widen[c->operand_type](room, dti_half_at(c->bias, c->operand_type, first),
+                                        j->channels);
+        j->bias = room;
+    }
+}
+
 static void dti_conv_run(const struct dti_isa_kernels *kernels, const dti_conv *conv, int threads,
                          int64_t begin, int64_t end, void *scratch) {
     const dti_conv c = dti_conv_flat(conv);
-    const dti_conv_plan p = dti_conv_plan_of(&c, threads);
+    dti_conv_plan p = dti_conv_plan_of(&c, threads);
     float *floats = scratch;
-    dti_conv_job j = {.kernels = kernels->conv,
+    const bool words = c.type == DT_BF16 && p.form != DTI_CONV_PLANES && kernels->conv_pairs;
+    dti_conv_job j = {.kernels = words ? kernels->conv_pairs : kernels->conv,
                       .c = &c,
                       .p = &p,
+                      .words = words,
+                      .each = words ? 1 : p.pair,
                       .weights = floats,
                       .source = (int32_t *)(void *)(floats + p.tables),
                       .images = floats + p.images};
     j.line = j.source + p.k;
+    j.chunk = j.each * DTI_GEMM_KC;
+    if (words) {
+        p.copy.channels = p.pairs;
+        p.copy.row /= p.pair;
+    }
     for (int64_t item = begin; item < end; item++) {
         const int64_t outer = item / (c.n * p.bands), inner = item % (c.n * p.bands);
         if (item == begin || inner == 0) {
             j.group = outer / p.unit_groups;
             j.channel = outer % p.unit_groups * p.group_units * DTI_CONV_UNIT;
             j.channels = DTI_MIN(c.to_channels - j.channel, p.group_units * DTI_CONV_UNIT);
+            dti_conv_take_bias(&j, kernels, floats + p.bias);
             dti_conv_pack_all(&j);
         }
         j.sample = inner / p.bands, j.band = inner % p.bands;

@@ -16,3 +16,9 @@ static void dti_half_block_run(const struct dti_isa_kernels *k, const dti_half_b
 static void *dti_half_at(const void *base, dt_dtype type, int64_t i) {
     return (char *)(uintptr_t)base + dti_bytes(type, (uint64_t)i);
 }
+
+/* That element, of a type in 16 bits. */
+static float dti_half_value(const void *base, dt_dtype type, int64_t i) {
+    const uint16_t bits = ((const uint16_t *)base)[i];
+    return type == DT_BF16 ? dti_f32_from_bf16(bits) : dti_f32_from_f16(bits);
+}

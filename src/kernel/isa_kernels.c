@@ -73,8 +73,8 @@
     [number] = DTI_HAS_OPTIM(number) ? DTI_V(measure_##name) : NULL,
 #define DTI_ROW_FUNCTION(feature, kind, type, name)                                                \
     .name = DTI_HAS_##feature ? DTI_##kind(name) : NULL,
-/* more: rows that replace others. */
-#define DTI_KERNEL_TABLE(table, isa_, fma_, name_, more)                                           \
+/* Last come rows that replace others. */
+#define DTI_KERNEL_TABLE(table, isa_, fma_, name_, ...)                                            \
     static const dti_isa_kernels table = {                                                         \
         .isa = isa_,                                                                               \
         .fma = fma_,                                                                               \
@@ -88,7 +88,7 @@
         .conv = &DTI_N(conv_kernels),                                                              \
         .widen = {[DT_BF16] = DTI_H(widen_bf16), [DT_F16] = DTI_H(widen_f16)},                     \
         .narrow = {[DT_BF16] = DTI_H(narrow_bf16), [DT_F16] = DTI_H(narrow_f16)},                  \
-        more};
+        __VA_ARGS__};
 
 #include "../../shaders/lib/angle.h"
 
@@ -128,15 +128,16 @@ DTI_TARGET_END
 DTI_TARGET("avx512f,avx512bw,avx512dq,avx512vl,fma,avx512bf16")
 #define DTI_GEMM_PAIRS 1
 #include "gemm_walk_body.h"
+#include "conv_tile_body.h"
 #undef DTI_GEMM_PAIRS
 DTI_TARGET_END
 #endif
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Woverride-init"
 DTI_KERNEL_TABLE(dti_isa_kernels_avx512, DTI_ISA_AVX512, true, "avx512", DTI_AVX512_ROWS)
-#if DTI_X86_AVX512_BF16 /* all but one as AVX-512 */
+#if DTI_X86_AVX512_BF16 /* all but products as AVX-512 */
 DTI_KERNEL_TABLE(dti_isa_kernels_avx512_bf16, DTI_ISA_AVX512_BF16, true, "avx512_bf16",
-                 DTI_AVX512_ROWS.gemm_pairs = DTI_N(pairs_block))
+                 DTI_AVX512_ROWS.gemm_pairs = DTI_N(pairs_block), .conv_pairs = &DTI_N(conv_pairs))
 #endif
 #pragma GCC diagnostic pop
 #undef DTI_ISA

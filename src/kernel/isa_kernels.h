@@ -20,9 +20,10 @@ typedef struct dti_isa_kernels {
     dti_optim_constants_fn *optim_constants[DTI_OPTIM_KINDS]; /* by dt_optim_kind */
     dti_optim_update_fn *optim_update[DTI_OPTIM_KINDS];
     dti_optim_measure_fn *optim_measure[DTI_OPTIM_KINDS]; /* of those that need whole parameters */
-    dti_gemm_block_fn *gemm_pairs;   /* of bf16 with bf16; NULL: they are widened */
-    const dti_conv_kernels *conv;    /* through dti_conv_run() and dti_conv_dw_run() */
-    dti_widen_fn *widen[DT_F16 + 1]; /* by type, of the 16-bit ones */
+    dti_gemm_block_fn *gemm_pairs;      /* of bf16 with bf16; NULL: they are widened */
+    const dti_conv_kernels *conv;       /* through dti_conv_run() and dti_conv_dw_run() */
+    const dti_conv_kernels *conv_pairs; /* of words of bf16; NULL: they are widened */
+    dti_widen_fn *widen[DT_F16 + 1];    /* by type, of the 16-bit ones */
     dti_narrow_fn *narrow[DT_F16 + 1];
 } dti_isa_kernels;
 

@@ -4,6 +4,7 @@
 #if DTI_X86 && DTI_LANES == 4
 DTI_OPTIMIZE_SIZE /* for CPUs from before 2013 */
 #endif
+#include "half_arrays_body.h"
 #include "gemm_body.h"
 #include "conv_body.h"
 #include "vmath_body.h"
@@ -14,7 +15,6 @@ DTI_OPTIMIZE_SIZE /* for CPUs from before 2013 */
 #include "quantile_body.h"
 #include "norm_body.h"
 #include "pool_body.h"
-#include "half_arrays_body.h"
 #if DTI_X86 && DTI_LANES == 4
 DTI_OPTIMIZE_SIZE_END
 #endif

@@ -14,7 +14,9 @@ static dti_conv dti_conv_of_args(const dti_launch *l) {
                   .stride = {a->stride_h, a->stride_w},
                   .pad = {a->pad_h, a->pad_w},
                   .dil = {a->dil_h, a->dil_w},
-                  .relu = l->spec[1] == DTI_EPILOGUE_RELU};
+                  .relu = l->spec[1] == DTI_EPILOGUE_RELU,
+                  .type = (dt_dtype)l->dtype[0],
+                  .operand_type = (dt_dtype)l->dtype[3]};
     const int64_t x[2] = {a->ih, a->iw}, y[2] = {a->oh, a->ow};
     memcpy(c.from_size, transposed ? y : x, sizeof x);
     memcpy(c.to_size, transposed ? x : y, sizeof x);
@@ -44,7 +46,8 @@ static dti_conv_dw dti_conv_dw_of_args(const dti_launch *l, int64_t cut, int64_t
                      .stride = {a->stride_h, a->stride_w},
                      .pad = {a->pad_h, a->pad_w},
                      .dil = {a->dil_h, a->dil_w},
-                     .y_plane = (int64_t)a->oh * a->ow};
+                     .y_plane = (int64_t)a->oh * a->ow,
+                     .type = (dt_dtype)l->dtype[0]};
     cut /= pieces;
     const int64_t first = c.y_size[axis] * cut / cuts;
     c.y_size[axis] = c.y_size[axis] * (cut + 1) / cuts - first;
@@ -53,46 +56,23 @@ static dti_conv_dw dti_conv_dw_of_args(const dti_launch *l, int64_t cut, int64_t
     return c;
 }
 
-static void dti_cpu_conv_half(const dti_cpu_task *task, const dti_conv *c, int64_t begin,
-                              int64_t end, void *scratch) {
-    const dti_args_conv *a = &task->launch->args.conv;
-    const uint8_t *dtype = task->launch->dtype;
-    const bool masked = task->launch->spec[1] == DTI_EPILOGUE_RELU_GRAD;
-    dti_conv_half h = {.conv = *c,
-                       .from = dti_cpu_at(task, 0, c->transposed ? a->y_offset : a->x_offset),
-                       .w = dti_cpu_at(task, 1, a->w_offset),
-                       .mask = masked ? dti_cpu_at(task, 3, a->z_offset) : NULL,
-                       .to = dti_cpu_at(task, 2, c->transposed ? a->x_offset : a->y_offset),
-                       .type = (dt_dtype)dtype[0],
-                       .operand_type = (dt_dtype)dtype[3]};
-    if (task->launch->spec[0])
-        h.bias = dti_cpu_at(task, 3, a->z_offset);
-    dti_conv_half_run(task->k, &h, begin, end, scratch);
-}
-
 static void dti_cpu_conv(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
     const dti_args_conv *a = &task->launch->args.conv;
     dti_conv c = dti_conv_of_args(task->launch);
-    if (dti_is_half(task->launch->dtype[0])) {
-        dti_cpu_conv_half(task, &c, begin, end, scratch);
-        return;
-    }
-    c.from = dti_cpu_in(task, 0, c.transposed ? a->y_offset : a->x_offset);
-    c.w = dti_cpu_in(task, 1, a->w_offset);
-    c.to = dti_cpu_out(task, 2, c.transposed ? a->x_offset : a->y_offset);
+    c.from = dti_cpu_at(task, 0, c.transposed ? a->y_offset : a->x_offset);
+    c.w = dti_cpu_at(task, 1, a->w_offset);
+    c.to = dti_cpu_at(task, 2, c.transposed ? a->x_offset : a->y_offset);
     if (task->launch->spec[0])
-        c.bias = dti_cpu_in(task, 3, a->z_offset);
+        c.bias = dti_cpu_at(task, 3, a->z_offset);
     if (task->launch->spec[1] == DTI_EPILOGUE_RELU_GRAD)
-        c.mask = dti_cpu_in(task, 3, a->z_offset);
+        c.mask = dti_cpu_at(task, 3, a->z_offset);
     dti_conv_run(task->k, &c, task->threads, begin, end, scratch);
 }
 
 static int64_t dti_cpu_items_conv_dw(const dti_cpu_task *task) {
     int64_t y_first;
     const dti_conv_dw c = dti_conv_dw_of_args(task->launch, 0, &y_first);
-    return task->launch->args.conv.cuts * (dti_is_half(task->launch->dtype[0])
-                                               ? dti_conv_half_dw_items(&c)
-                                               : dti_conv_dw_items(&c));
+    return task->launch->args.conv.cuts * dti_conv_dw_items(&c);
 }
 
 static void dti_cpu_conv_dw(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
@@ -102,15 +82,11 @@ static void dti_cpu_conv_dw(const dti_cpu_task *task, int64_t begin, int64_t end
         int64_t y_first;
         const int64_t each = dti_cpu_items_conv_dw(task) / a->cuts, cut = at / each;
         dti_conv_dw c = dti_conv_dw_of_args(task->launch, cut, &y_first);
-        const bool half = dti_is_half(task->launch->dtype[0]);
         c.y = dti_cpu_at(task, 0, a->y_offset + y_first);
         c.x = dti_cpu_at(task, 1, a->x_offset);
         c.w = (float *)dti_cpu_out(task, 2, a->w_offset) + cut * c.splits * elements;
         to = DTI_MIN(end, (cut + 1) * each);
-        if (cut % dti_conv_dw_pieces(a) == 0 && half)
-            dti_conv_half_dw_run(task->k, &c, (dt_dtype)task->launch->dtype[0], at - cut * each,
-                                 to - cut * each, scratch);
-        else if (cut % dti_conv_dw_pieces(a) == 0)
+        if (cut % dti_conv_dw_pieces(a) == 0)
             dti_conv_dw_run(task->k, &c, at - cut * each, to - cut * each, scratch);
         else if (at == cut * each)
             memset(c.w, 0, (size_t)(c.splits * elements) * sizeof *c.w);
@@ -119,8 +95,7 @@ static void dti_cpu_conv_dw(const dti_cpu_task *task, int64_t begin, int64_t end
 
 static int64_t dti_cpu_items_conv(const dti_cpu_task *task) {
     const dti_conv c = dti_conv_of_args(task->launch);
-    return dti_is_half(task->launch->dtype[0]) ? dti_conv_half_items(&c)
-                                               : dti_conv_items(&c, task->threads);
+    return dti_conv_items(&c, task->threads);
 }
 
 /* Of all items together: 2^18 multiply-adds are worth a thread. */
@@ -140,8 +115,7 @@ static int64_t dti_cpu_grain_conv_dw(const dti_cpu_task *task) {
 
 static size_t dti_cpu_scratch_conv(const dti_launch *launch, int threads) {
     const dti_conv c = dti_conv_of_args(launch);
-    return dti_is_half(launch->dtype[0]) ? dti_conv_half_scratch_bytes(&c)
-                                         : dti_conv_scratch_bytes(&c, threads);
+    return dti_conv_scratch_bytes(&c, threads);
 }
 
 static size_t dti_cpu_scratch_conv_dw(const dti_launch *launch, int threads) {
@@ -149,9 +123,7 @@ static size_t dti_cpu_scratch_conv_dw(const dti_launch *launch, int threads) {
     for (int64_t cut = 0; cut < launch->args.conv.cuts; cut++) {
         int64_t y_first;
         const dti_conv_dw c = dti_conv_dw_of_args(launch, cut, &y_first);
-        const size_t bytes = dti_is_half(launch->dtype[0]) ? dti_conv_half_dw_scratch_bytes(&c)
-                                                           : dti_conv_dw_scratch_bytes(&c);
-        most = DTI_MAX(most, bytes);
+        most = DTI_MAX(most, dti_conv_dw_scratch_bytes(&c));
     }
     return most;
 }
