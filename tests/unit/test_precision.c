@@ -25,6 +25,11 @@ static dt_tensor make_mlp(dt_graph *g, dt_tensor x) {
     (void)g;
     return dt_nn_linear(dt_gelu(dt_nn_linear(x, "in", 16)), "out", WIDTH);
 }
+static dt_tensor make_wide(dt_graph *g, dt_tensor x) { /* products round the weights themselves */
+    (void)g;
+    x = dt_gelu(dt_nn_linear(dt_gelu(dt_nn_linear(x, "in", 70)), "hidden", 65));
+    return dt_nn_linear(x, "out", WIDTH);
+}
 static dt_tensor make_tied(dt_graph *g, dt_tensor x) {
     const dt_tensor w = weights(g, "w", WIDTH, WIDTH);
     const dt_tensor h = dt_tanh(dt_linear(x, w, (dt_tensor){0}));
@@ -85,6 +90,7 @@ static const struct kind {
     double most; /* error of a gradient, of its norm */
 } kinds[] = {
     {"mlp", make_mlp, 0.02},
+    {"wide layers", make_wide, 0.02},
     {"tied weights", make_tied, 0.02},
     {"frozen weights", make_frozen, 0.02},
     /* PyTorch's: 0.16 at most of 30 seeds, where rounding moves a maximum of the pool. */
@@ -249,6 +255,39 @@ TEST(a_model_without_a_product_has_the_bits_of_f32_in_mixed_precision) {
 static dt_tensor make_low_output(dt_graph *g, dt_tensor x) { /* exp is computed in f32 */
     const dt_tensor h = dt_linear(x, weights(g, "w", WIDTH, WIDTH), (dt_tensor){0});
     return dt_exp(dt_cast(h, DT_BF16));
+}
+
+/* Of heads of 32 over `positions`, with a gradient. */
+static uint64_t transients_of_attention(int64_t positions, dt_precision precision) {
+    model m = {0};
+    dt_program_info info = {0};
+    CHECK(dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &m.ctx) == DT_OK);
+    CHECK(dt_graph_create(m.ctx, &m.graph) == DT_OK);
+    m.x = dt_input(m.graph, "x", DT_F32, dt_dims(positions, 64));
+    for (int i = 0; i < 4; i++) {
+        const dt_attention_layer_desc d = {.attention = {.causal = true}};
+        const char *name = (const char *[]){"a", "b", "c", "d"}[i];
+        m.y = dt_nn_multi_head_attention(i ? m.y : m.x, i ? m.y : m.x, name, 2, &d);
+    }
+    CHECK(dt_store_create(m.graph, &(dt_store_desc){.device = "cpu"}, &m.store) == DT_OK);
+    const dt_program_desc desc = {.loss = dt_mean_loss(m.y),
+                                  .optim = &(dt_optim_desc){.kind = DT_OPTIM_SGD, .lr = 0.1},
+                                  .batch = 4,
+                                  .precision = precision};
+    if (dt_program_create(m.store, &desc, &m.program) == DT_OK)
+        dt_program_get_info(m.program, &info);
+    dt_program_destroy(m.program);
+    dt_store_destroy(m.store);
+    dt_graph_destroy(m.graph);
+    dt_ctx_destroy(m.ctx);
+    return info.transient_bytes;
+}
+
+TEST(attention_keeps_its_results_in_16_bits_for_the_backward_pass) {
+    const uint64_t f32 = transients_of_attention(128, DT_PRECISION_F32);
+    const uint64_t bf16 = transients_of_attention(128, DT_PRECISION_BF16);
+    test_check(f32 && bf16 * 100 <= f32 * 60, __FILE__, __LINE__, "%llu of %llu bytes",
+               (unsigned long long)bf16, (unsigned long long)f32);
 }
 
 TEST(outputs_keep_the_type_of_the_graph_in_mixed_precision) {

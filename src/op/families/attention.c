@@ -117,13 +117,29 @@ static dt_tensor dti_attention_dy(const dti_grad *g, int64_t wide, bool *logs) {
     return dt_slice(g->dy, 1, 0, wide);
 }
 
+/* Where the results are read in 16 bits, gradient rows read these too, as f32, and a copy of the
+ * largest scores and logarithms: else they would keep the results in f32. */
+static bool dti_attention_kept(const dti_grad *g, dt_tensor *y, dt_tensor *logs) {
+    const dt_graph *graph = g->graph;
+    const uint32_t id = g->y.id; /* and what dti_attention_make makes after it */
+    const dti_node *n = &graph->nodes[id];
+    if (id + 3 >= graph->count || n[1].op != DTI_OP_SLICE || n[2].op != DTI_OP_SLICE ||
+        n[3].op != DTI_OP_COPY || dti_input_id(graph, n + 1, 0) != id ||
+        dti_input_id(graph, n + 2, 0) != id || dti_input_id(graph, n + 3, 0) != id + 2 ||
+        !n[1].cast)
+        return false;
+    *y = dti_autocast_to((dt_tensor){g->graph, n[1].cast}, DT_F32);
+    *logs = (dt_tensor){g->graph, id + 3};
+    return true;
+}
+
 /* sum y dy of each head, less what flows to its logarithm. The largest score only shifts. */
-static dt_tensor dti_attention_sums(const dti_grad *g, const dti_attention *a, dt_tensor dy,
-                                    bool logs) {
+static dt_tensor dti_attention_sums(const dti_grad *g, const dti_attention *a, dt_tensor y,
+                                    dt_tensor dy, bool logs) {
     const int64_t wide = a->heads * a->dv;
     const dt_shape heads = {3, {a->tq, a->heads, a->dv}};
-    dt_tensor y = dt_reshape(dt_slice(g->y, 1, 0, wide), heads);
-    dt_tensor sums = dt_sum(dt_mul(y, dt_reshape(dy, heads)), dti_last_axis, false);
+    dt_tensor both = dt_mul(dt_reshape(y, heads), dt_reshape(dy, heads));
+    dt_tensor sums = dt_sum(both, dti_last_axis, false);
     return logs ? dt_sub(sums, dt_slice(g->dy, 1, wide + a->heads, a->heads)) : sums;
 }
 
@@ -141,11 +157,15 @@ static void dti_attention_grad_rule(dti_grad *g) {
     const dti_attention a = dti_attention_of(g->graph, &g->node);
     const bool masked = g->node.count > 3;
     bool to_logs;
-    dt_tensor x[3] = {dti_attention_dy(g, a.heads * a.dv, &to_logs),
-                      dt_slice(g->y, 1, a.heads * a.dv, 2 * a.heads)};
+    const int64_t wide = a.heads * a.dv;
+    dt_tensor y, x[3] = {dti_attention_dy(g, wide, &to_logs)};
     if (dti_is_nil(x[0]))
         return;
-    x[2] = dti_attention_sums(g, &a, x[0], to_logs);
+    if (!dti_attention_kept(g, &y, &x[1])) {
+        x[1] = dt_slice(g->y, 1, wide, 2 * a.heads);
+        y = dt_slice(g->y, 1, 0, wide);
+    }
+    x[2] = dti_attention_sums(g, &a, y, x[0], to_logs);
     dt_tensor logs = dt_concat(x + 1, 2, 1); /* largest scores, logarithms, sums */
     dt_tensor in[6] = {g->in[0], g->in[1], g->in[2], x[0], logs, g->in[3]};
     if (g->wanted[0] || g->wanted[1] || g->wanted[2]) {
@@ -337,8 +357,10 @@ static dt_tensor dti_attention_make(dt_graph *g, const dti_call *c) {
     dt_tensor rows = dti_append(g, DTI_OP_ATTENTION, in, in[3].graph ? 4 : 3, &attr);
     if (dti_is_nil(rows))
         return rows;
-    dt_tensor y = dt_reshape(dt_slice(rows, 1, 0, q.dim[0] * v.dim[2]),
-                             (dt_shape){3, {q.dim[1], q.dim[0], v.dim[2]}});
+    const int64_t wide = q.dim[0] * v.dim[2];
+    dt_tensor y = dt_slice(rows, 1, 0, wide);
+    dt_copy(dt_slice(rows, 1, wide, 2 * q.dim[0])); /* for dti_attention_kept */
+    y = dt_reshape(y, (dt_shape){3, {q.dim[1], q.dim[0], v.dim[2]}});
     return dt_permute(y, (dt_shape){3, {1, 0, 2}});
 }
 

@@ -430,7 +430,7 @@ DTI_KERNEL(COPY, copy, "rw", ITEM, .walks = true, .far = true, .run = dti_cpu_co
            .stripe = dti_copy_stripe, .tile = dti_map_tile, .invocations = dti_fours_invocations);
 
 DTI_FAMILY(copy, .halves = DTI_HALF_ALL, .shape = dti_shape_of_input, .grad = dti_grad_of_result,
-           .source = dti_copy_source);
+           .source = dti_copy_source, .part = dti_parted_same);
 
 DTI_FAMILY(cast, .halves = DTI_HALF_ALL, .shape = dti_cast_shape, .grad = dti_cast_grad);
 

@@ -214,8 +214,8 @@ static dt_tensor dti_tp_cut_row(dti_tp_cut *c, uint32_t id) {
     dti_parting s;
     if (dti_tp_cut_rule(c, id, true, &s) || dti_tp_cut_rule(c, id, false, &s))
         return dti_tp_cut_make(c, id, &s);
-    return dti_tp_cut_all_rows(c, &c->from->nodes[id]) ? dti_tp_cut_push(c, id)
-                                                       : dti_tp_cut_refuse(c, id);
+    return !c->needed[id] || dti_tp_cut_all_rows(c, &c->from->nodes[id]) ? dti_tp_cut_push(c, id)
+                                                                         : dti_tp_cut_refuse(c, id);
 }
 
 /* ---- the graph */
@@ -229,7 +229,8 @@ static dt_result dti_tp_cut_all(dti_tp_cut *c) {
         const dti_node *n = &g->nodes[id];
         c->parted[id] = dti_parted_whole;
         c->firsts[id] = c->to->count;
-        const bool row = c->needed[id] && n->count && dti_tp_cut_reads(c, n);
+        /* gradient rows may need what is not needed here: attention's sums */
+        const bool row = n->count && dti_tp_cut_reads(c, n);
         c->stands[id] = (row ? dti_tp_cut_row(c, id) : dti_tp_cut_push(c, id)).id;
         if (!c->result && !c->stands[id])
             c->result = dti_fail(g->base, c->to->error[0] ? c->to->result : DT_ERROR_MEMORY,
