@@ -91,14 +91,14 @@ static void dti_gemm_spans(const struct dti_isa_kernels *kernels, const dti_gemm
         dti_wide_add(dti_gemm_wide(g, sums), true);
     for (int64_t k = 0; k < last; k += span.k) {
         span.k = DTI_MIN(last - k, DTI_GEMM_SPAN);
-        span.a = dti_gemm_at(g, g->a, k * g->a_col), span.b = dti_gemm_at(g, g->b, k * g->b_row);
+        span.a = dti_gemm_a(g, k * g->a_col), span.b = dti_gemm_b(g, k * g->b_row);
         kernel(&span, scratch);
         dti_wide_add(dti_gemm_wide(g, sums), k == 0 && !g->add);
     }
     dti_wide_take(dti_gemm_wide(g, sums));
     span = *g;
     span.k -= last, span.add = true;
-    span.a = dti_gemm_at(g, g->a, last * g->a_col), span.b = dti_gemm_at(g, g->b, last * g->b_row);
+    span.a = dti_gemm_a(g, last * g->a_col), span.b = dti_gemm_b(g, last * g->b_row);
     kernel(&span, scratch);
 }
 
@@ -108,7 +108,7 @@ static void dti_gemm_long(const struct dti_isa_kernels *kernels, const dti_gemm_
         for (int64_t i = 0; i < g->m; i += DTI_GEMM_WIDE_ROWS) {
             dti_gemm_block part = dti_gemm_columns_of(g, j, DTI_MIN(g->n, j + DTI_GEMM_WIDE_COLS));
             part.m = DTI_MIN(g->m - i, DTI_GEMM_WIDE_ROWS);
-            part.a = dti_gemm_at(g, g->a, i * g->a_row);
+            part.a = dti_gemm_a(g, i * g->a_row);
             part.c += i * g->c_row;
             if (g->mask)
                 part.mask += i * g->c_row;

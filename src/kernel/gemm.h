@@ -8,7 +8,8 @@
  * Class "pairs", of two operands in bf16: chunks have DTI_GEMM_PAIR_CHUNK elements, and a chunk is
  * one chain of FMAs in which element 2i + 1 comes before element 2i. The last pair of an odd k is
  * filled up with a zero. Denormals are zero in the sums. That is what VDPBF16PS does; other sets do
- * it by FMAs. Chunks and spans are added as above, then bias and epilogue in IEEE's modes. */
+ * it by FMAs. Chunks and spans are added as above, then bias and epilogue in IEEE's modes. B may be
+ * f32, which is rounded to bf16 as it is packed. */
 
 #define DTI_GEMM_KC 256 /* 256 to 512 measured alike; the shortest asks least of L1 and L2 */
 #define DTI_GEMM_PAIR_CHUNK (2 * DTI_GEMM_KC) /* as many 32-bit words: all else is the floats' */
@@ -25,6 +26,7 @@ typedef struct dti_gemm_half {
     const void *a, *b, *bias, *operand; /* bias, the epilogue's operand: NULL = none */
     void *c;
     dt_dtype a_type, b_type, c_type, bias_type, operand_type;
+    bool rounds; /* b is f32, and the product that of b rounded to bf16 */
 } dti_gemm_half;
 
 typedef struct dti_gemm {
@@ -70,11 +72,11 @@ typedef struct dti_gemm_strip {
 /* For gemm_body.h: a rectangle of C with its operands; bias may run along rows or columns. */
 typedef struct dti_gemm_block {
     int64_t m, n, k;
-    const void *a, *b; /* floats; with `pairs` bf16 */
+    const void *a, *b; /* floats; with `pairs` bf16, but B with `rounds` */
     const float *bias, *mask;
     float *c;
     int64_t a_row, a_col, b_row, b_col, c_row, c_col, bias_row, bias_col;
-    bool add, relu, pairs;
+    bool add, relu, pairs, rounds;
     int64_t chunk;         /* 0 = DTI_GEMM_KC; floats only */
     dti_gemm_strip *strip; /* NULL = sums go to c */
 } dti_gemm_block;
@@ -138,16 +140,21 @@ static int64_t dti_gemm_columns(int64_t k) {
     return DTI_GEMM_PACKED_B / DTI_MIN(DTI_MAX(k, 64), DTI_GEMM_KC) / 64 * 64;
 }
 
-/* Element i of an operand of the block. */
-static const void *dti_gemm_at(const dti_gemm_block *g, const void *operand, int64_t i) {
-    return (const char *)operand + i * (int64_t)(g->pairs ? sizeof(uint16_t) : sizeof(float));
+/* Element i of A, and of B. */
+static const void *dti_gemm_a(const dti_gemm_block *g, int64_t i) {
+    return (const char *)g->a + i * (int64_t)(g->pairs ? sizeof(uint16_t) : sizeof(float));
+}
+
+static const void *dti_gemm_b(const dti_gemm_block *g, int64_t i) {
+    const bool half = g->pairs && !g->rounds;
+    return (const char *)g->b + i * (int64_t)(half ? sizeof(uint16_t) : sizeof(float));
 }
 
 /* Columns [begin, end). */
 static dti_gemm_block dti_gemm_columns_of(const dti_gemm_block *g, int64_t begin, int64_t end) {
     dti_gemm_block part = *g;
     part.n = end - begin;
-    part.b = dti_gemm_at(g, g->b, begin * g->b_col);
+    part.b = dti_gemm_b(g, begin * g->b_col);
     part.c += begin * g->c_col;
     if (g->bias)
         part.bias += begin * g->bias_col;

@@ -55,6 +55,18 @@ static void dti_gemm_half_line(const dti_isa_kernels *k, float *to, const void *
         memcpy(to, from, (size_t)n * sizeof *to);
 }
 
+/* Of an operand of pairs, which is rounded where it is f32. */
+static void dti_gemm_half_pairs(const dti_isa_kernels *k, float *to, const void *from,
+                                dt_dtype dtype, int64_t n) {
+    uint16_t halves[64];
+    dti_gemm_half_line(k, to, from, dtype, n);
+    for (int64_t i = 0, count; i < n && !dti_is_half(dtype); i += count) {
+        count = DTI_MIN(n - i, (int64_t)DTI_COUNT(halves));
+        k->narrow[DT_BF16](halves, to + i, count);
+        k->widen[DT_BF16](to + i, halves, count);
+    }
+}
+
 /* ---- to C: bias, epilogue, type, in IEEE's modes as everywhere */
 
 static void dti_gemm_half_row(dti_gemm_half_tail *e, float *sums, int64_t at, int64_t cols) {
@@ -106,8 +118,8 @@ static void dti_gemm_pairs_long(const dti_isa_kernels *k, const dti_gemm *g,
             part.strip = NULL;
             part.m = DTI_MIN(all->m - i, DTI_GEMM_HALF_WIDE_ROWS);
             part.n = DTI_MIN(all->n - j, DTI_GEMM_WIDE_COLS);
-            part.a = dti_gemm_at(all, all->a, i * all->a_row);
-            part.b = dti_gemm_at(all, all->b, j * all->b_col);
+            part.a = dti_gemm_a(all, i * all->a_row);
+            part.b = dti_gemm_b(all, j * all->b_col);
             part.c = all->strip ? sums : all->c + i * all->c_row + j;
             part.c_row = all->strip ? part.n : all->c_row;
             if (g->k > DTI_GEMM_SPAN)
@@ -150,6 +162,7 @@ static void dti_gemm_pairs_block(const dti_isa_kernels *k, const dti_gemm *g, in
         .c_row = g->c_row,
         .c_col = 1,
         .pairs = true,
+        .rounds = h->rounds,
         .strip = straight ? NULL : &end->strip,
     };
     /* A strip of much k has few columns: too few to pack A for each time. */
@@ -170,13 +183,15 @@ static void dti_gemm_half_tile(const dti_isa_kernels *kernels, float *to, const 
                                bool pairs, int64_t *to_line, int64_t *to_step) {
     const bool along = line != 1 || step == 1; /* k lies along what is read at once */
     const int64_t deep = k + (pairs && k & 1), n = along ? k : lines, row = along ? deep : lines;
+    void (*const widen)(const dti_isa_kernels *, float *, const void *, dt_dtype, int64_t) =
+        pairs ? dti_gemm_half_pairs : dti_gemm_half_line;
     for (int64_t i = 0; i < (along ? lines : k); i++) {
         const char *at = dti_half_at(from, dtype, i * (along ? line : step));
         float *dst = to + (pairs && !along ? i ^ 1 : i) * row;
         for (int64_t j = 0; along && step != 1 && j < n; j++)
-            dti_gemm_half_line(kernels, dst + j, dti_half_at(at, dtype, j * step), dtype, 1);
+            widen(kernels, dst + j, dti_half_at(at, dtype, j * step), dtype, 1);
         if (!along || step == 1)
-            dti_gemm_half_line(kernels, dst, at, dtype, n);
+            widen(kernels, dst, at, dtype, n);
         if (along && deep > k)
             dst[k] = 0;
         for (int64_t j = 0; along && pairs && j < deep; j += 2) {
@@ -232,7 +247,8 @@ static void dti_gemm_half_one(const dti_isa_kernels *k, const dti_gemm *g, bool 
 /* Rows [i0, i1) and columns [j0, j1) of C. */
 static void dti_gemm_half_block(const dti_isa_kernels *k, const dti_gemm *g, int64_t i0, int64_t i1,
                                 int64_t j0, int64_t j1, void *scratch) {
-    const bool pairs = g->half->a_type == DT_BF16 && g->half->b_type == DT_BF16;
+    const dti_gemm_half *h = g->half;
+    const bool pairs = h->a_type == DT_BF16 && (h->b_type == DT_BF16 || h->rounds);
     const dti_fp_modes modes = pairs ? dti_fp_flush() : dti_fp_enter();
     dti_gemm_half_room *room = scratch;
     if (pairs && k->gemm_pairs) {

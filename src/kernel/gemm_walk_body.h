@@ -236,6 +236,58 @@ static void DTI_G(pack_b)(float *dst, int64_t ld, const DTI_G(lines) * b, int64_
     }
 }
 
+#ifdef DTI_GEMM_PAIRS
+/* Up to 32 neighbours rounded to bf16, to a whole vector. True if a result is 0. */
+DTI_INLINE bool DTI_G(round)(uint16_t *to, const float *x, __mmask32 lanes) {
+    const __m512 even = _mm512_maskz_loadu_ps((__mmask16)lanes, x);
+    const __m512 odd = _mm512_maskz_loadu_ps((__mmask16)(lanes >> 16), x + DTI_LANES);
+    __m512i y = (__m512i)_mm512_cvtne2ps_pbh(odd, even);
+    DTI_HIDE(y); /* clang would compare floats, one by one */
+    _mm512_storeu_si512(to, y);
+    return _mm512_mask_testn_epi16_mask(lanes, y, _mm512_set1_epi16(0x7FFF)) != 0;
+}
+
+/* n of them. The instruction takes denormals for zeros, but the largest of them round to a normal
+ * number: a line with zeros is rounded again. */
+DTI_INLINE void DTI_G(round_line)(uint16_t *to, const float *x, int64_t n) {
+    bool zero = false;
+    int64_t i = 0;
+    for (; i + 2 * DTI_LANES <= n; i += 2 * DTI_LANES)
+        zero |= DTI_G(round)(to + i, x + i, UINT32_MAX);
+    if (i < n)
+        zero |= DTI_G(round)(to + i, x + i, (1u << (n - i)) - 1u);
+    if (zero)
+        DTI_ISA(dti_half_narrow_bf16)(to, x, n);
+}
+
+/* Columns [j, j + cols) of a B in f32, from word k0 on. They are rounded a few words at a time, so
+ * that these are in L1 when they are packed. */
+static void DTI_G(pack_floats)(float *dst, int64_t ld, const dti_gemm_block *g, int64_t j, int cols,
+                               int64_t k0, int64_t words) {
+    enum { STEPS = 32 };
+    alignas(64) uint16_t room[2 * STEPS * DTI_GEMM_NR];
+    const bool across = g->b_col == 1;
+    const int64_t next = across ? g->b_row : g->b_col, step = across ? 1 : g->b_row;
+    const int64_t row = across ? DTI_GEMM_NR : 2 * STEPS;
+    const int64_t ahead = across ? DTI_GEMM_AHEAD * next : 2 * STEPS;
+    for (int64_t p = 0; p < words; p += STEPS) {
+        const int64_t n = DTI_MIN(words - p, STEPS), k = DTI_MIN(g->k - 2 * (k0 + p), 2 * n);
+        const float *from = (const float *)g->b + 2 * (k0 + p) * g->b_row + j * g->b_col;
+        const int64_t lines = across ? k : cols, count = across ? cols : k;
+        for (int64_t i = 0; i < lines; i++, from += next) {
+            for (int64_t e = 0; e < 2 * STEPS; e += 16)
+                __builtin_prefetch(from + ahead + e);
+            if (step == 1)
+                DTI_G(round_line)(room + i * row, from, count);
+            for (int64_t e = 0; step != 1 && e < count; e++)
+                DTI_ISA(dti_half_narrow_bf16)(room + i * row + e, from + e * step, 1);
+        }
+        const DTI_G(lines) b = {room, across ? 1 : row, across ? row : 1, k};
+        DTI_G(pack_b)(dst + p * ld, ld, &b, 0, cols, n);
+    }
+}
+#endif
+
 /* Lines of A from row i on, and of B, from word k0 of k on. */
 DTI_INLINE DTI_G(lines)
     DTI_G(lines_of)(const void *at, int64_t line, int64_t step, int64_t i, int64_t k0, int64_t k) {
@@ -355,9 +407,14 @@ static void DTI_G(pack_chunk)(const dti_gemm_block *g, const dti_gemm_chunk *chu
     for (int64_t q = 0, j = 0; q < chunk->cols.panels; q++) {
         const int width = (chunk->cols.vecs + (q < chunk->cols.more)) * DTI_LANES;
         const int cols = (int)DTI_MIN(chunk->nc - j, width);
-        if (chunk->pack_b || cols < width)
-            DTI_G(pack_b)
-        (packed_b + (chunk->pack_b ? j * chunk->kc : 0), width, &b, j, cols, chunk->kc);
+        float *to = packed_b + (chunk->pack_b ? j * chunk->kc : 0);
+#ifdef DTI_GEMM_PAIRS
+        if (g->rounds)
+            DTI_G(pack_floats)(to, width, g, chunk->j0 + j, cols, chunk->k0, chunk->kc);
+        else
+#endif
+            if (chunk->pack_b || cols < width)
+            DTI_G(pack_b)(to, width, &b, j, cols, chunk->kc);
         j += cols;
     }
 }
@@ -432,7 +489,7 @@ DTI_ISA_FUNCTION(N, gemm_block, gemm_block);
 static void DTI_G(block)(const dti_gemm_block *g, float *scratch) {
     const int64_t rest = g->n % DTI_LANES;
     dti_gemm_block part;
-    if (g->strip) {
+    if (g->strip || g->rounds) {
         DTI_G(walk)(g, scratch);
         return;
     }

@@ -137,6 +137,7 @@ static dt_result dti_pass_need(dti_lowering *w) {
                       .graph = code->work,
                       .batch = code->batch,
                       .train = code->train,
+                      .rounds = !code->limits.workgroups && code->slices.piece_count <= 1,
                       .workgroups = code->limits.workgroups,
                       .apart = code->limits.apart,
                       .range_bytes = code->limits.storage_range_bytes,

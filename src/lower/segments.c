@@ -97,10 +97,32 @@ static void dti_lower_value(dti_lowering *w, uint32_t id) {
     e->views[id] = e->out;
 }
 
+#define DTI_ROUNDS_COLUMNS 16 /* fewer of a result: the product is that of the transposed */
+
+/* How the node reads its inputs. Readers stand after it, so that a view knows its own. */
+static void dti_fuse_reads(dti_lowering *w, const dti_node *n, const dti_span_of_node *own) {
+    const dt_graph *g = w->code->work;
+    const dti_op_family *f = dti_op_info_of(n->op)->family;
+    const bool view = f->view && own->taking >= own->uses;
+    const bool rounds = w->e.rounds && f->rounds && n->shape.rank > 0 &&
+                        n->shape.dim[n->shape.rank - 1] > DTI_ROUNDS_COLUMNS &&
+                        g->nodes[dti_input_id(g, n, 0)].dtype == DT_BF16;
+    for (uint32_t k = 0; k < n->count && k < DTI_INPUTS_MAX; k++) {
+        dti_span_of_node *in = &w->own[dti_input_id(g, n, k)];
+        in->taking += view || f->halves >> k & 1;
+        in->rounding += rounds && f->rounds >> k & 1;
+    }
+}
+
 /* What leaves the program counts as a reader more. */
 static dt_result dti_pass_fuse(dti_lowering *w) {
-    for (uint32_t id = 1; id < w->code->work->count; id++)
+    const dt_graph *g = w->code->work;
+    for (uint32_t id = 1; id < g->count; id++)
         w->own[id].uses += (w->pin[id] ? 1u : 0u) + (w->param_of[id] ? 1u : 0u);
+    for (uint32_t id = g->count - 1; id > 0; id--) {
+        if (w->needed[id])
+            dti_fuse_reads(w, &g->nodes[id], &w->own[id]);
+    }
     w->e.own = w->own;
     return DT_OK;
 }

@@ -31,9 +31,14 @@ static dt_result dti_types_refuse(const dti_code *code, const dti_launch *l) {
 }
 
 static void dti_types_set(dti_listing *list) {
-    for (uint32_t i = 0; i < list->launch_count; i++)
-        for (int b = 0; b < DTI_BINDINGS_MAX; b++)
-            list->launches[i].dtype[b] = list->values[list->launches[i].value[b]].dtype;
+    for (uint32_t i = 0; i < list->launch_count; i++) {
+        dti_launch *l = &list->launches[i];
+        l->rounds = 0;
+        for (int b = 0; b < DTI_BINDINGS_MAX; b++) {
+            l->dtype[b] = list->values[l->value[b]].dtype;
+            l->rounds |= (uint8_t)(list->values[l->value[b]].rounded << b);
+        }
+    }
 }
 
 static dt_result dti_pass_types(dti_lowering *w) {

@@ -162,6 +162,9 @@ typedef struct dti_op_family {
     /* Of a LOW row whose launches round between its inputs and its result: inputs that they take in
      * 16 bits together, and no cast is folded into them. Others are f32. 0: `halves` says it. */
     uint16_t low;
+    /* Which operands, likewise, its launches round to bf16 where they are f32 and input 0 is bf16,
+     * on a device that can (dti_emit.rounds). */
+    uint16_t rounds;
     /* Of a row that moves elements and computes none: e, of its first input, becomes the element
      * that was this one's; false: it is of no input. NULL: the row computes. */
     bool (*source)(const dt_graph *g, const dti_node *n, dti_element *e);

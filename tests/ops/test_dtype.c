@@ -293,6 +293,36 @@ TEST(values_in_16_bits_take_half_the_memory) {
                (unsigned long long)bf16, (unsigned long long)wide);
 }
 
+TEST(a_product_rounds_the_weights_that_it_reads_to_16_bits_without_a_copy) {
+    enum { N = 50, K = 41, BATCH = 3 };
+    dtype_run r = dtype_open(BATCH);
+    const dt_tensor x = dt_input(r.graph, "x", DT_BF16, dt_dims(K));
+    const dt_tensor given = dt_input_shared(r.graph, "w16", DT_BF16, dt_dims(N, K));
+    const dt_tensor w = dt_param(r.graph, "w", dt_dims(N, K), (dt_init){DT_INIT_UNIFORM, -1, 1});
+    const dt_tensor y = dt_linear(x, dt_cast(w, DT_BF16), (dt_tensor){0});
+    const dt_tensor z = dt_linear(x, given, (dt_tensor){0});
+    const dt_program_desc desc = {.outputs = {y, z}, .batch = BATCH};
+    static float wide[N * K];
+    static uint16_t half[N * K], from[BATCH * K], got[2][BATCH * N];
+    dt_program_info info;
+    REQUIRE(dtype_compile(&r, &desc));
+    dt_program_get_info(r.program, &info);
+    test_check(info.transient_bytes < N * K * 2, __FILE__, __LINE__, "%llu transient bytes",
+               (unsigned long long)info.transient_bytes);
+    CHECK(dt_store_read(r.store, 0, DT_VALUE_PARAM, wide, sizeof wide) == DT_OK);
+    for (int i = 0; i < N * K; i++)
+        half[i] = dti_bf16_from_f32(wide[i]);
+    for (int i = 0; i < BATCH * K; i++)
+        from[i] = dti_bf16_from_f32((float)(i * 37 % 101 - 50) * 0.01f);
+    CHECK(dt_program_write(r.program, x, from, sizeof from) == DT_OK);
+    CHECK(dt_program_write(r.program, given, half, sizeof half) == DT_OK);
+    CHECK(dt_program_run(r.program, NULL, NULL) == DT_OK);
+    CHECK(dt_program_read(r.program, y, got[0], sizeof got[0]) == DT_OK);
+    CHECK(dt_program_read(r.program, z, got[1], sizeof got[1]) == DT_OK);
+    CHECK(!memcmp(got[0], got[1], sizeof got[0]));
+    dtype_close(&r);
+}
+
 /* ---- ops without a kernel for 16 bits */
 
 TEST(an_op_without_a_kernel_for_16_bits_computes_on_f32_and_rounds_once) {

@@ -5,18 +5,21 @@ typedef struct pairs_case {
     dti_gemm g;
     dti_gemm_half h;
     uint16_t *a, *b;
+    float *wide;    /* B in f32, which rounds to b */
     float *others;  /* bias and the epilogue's operand, as any type */
     char *c;        /* and a guard behind it */
     int64_t c_size; /* elements */
 } pairs_case;
 
-/* Ordinary numbers; wide exponents; denormals; products at the edge of them; any pattern. */
+/* Ordinary numbers; wide exponents; denormals; products at the edge of them; any pattern; large
+ * numbers, which products with denormals are read by. */
 static uint16_t pairs_value(uint32_t kind) {
     const uint32_t r = kernel_random(), sign = r & 0x807F, at = r >> 16;
     return (uint16_t)(kind == 0   ? dti_bf16_from_f32(kernel_uniform())
                       : kind == 1 ? sign | (16 + at % 112) << 7
                       : kind == 2 ? sign | (at % 12) << 7
                       : kind == 3 ? sign | (50 + at % 16) << 7
+                      : kind == 5 ? sign | (127 + at % 16) << 7
                                   : r);
 }
 
@@ -25,6 +28,21 @@ static uint16_t *pairs_values(int64_t n, uint32_t kind) {
     for (int64_t i = 0; x && i < n; i++)
         x[i] = pairs_value(kind);
     return x;
+}
+
+/* A float that rounds to x; of finite ones by chance a neighbour of it, or a tie. */
+static float pairs_widened(uint16_t x) {
+    const uint32_t bits = (uint32_t)x << 16, by = kernel_random() % 0x8001;
+    const float more = dti_f32_from_bits(bits + by), less = dti_f32_from_bits(bits - by);
+    const float near = kernel_random() % 2 && x & 0x7FFF ? less : more;
+    return dti_bf16_from_f32(near) == x ? near : dti_f32_from_bits(bits);
+}
+
+static float *pairs_wide(const uint16_t *x, int64_t n) {
+    float *y = malloc((size_t)n * sizeof *y);
+    for (int64_t i = 0; y && i < n; i++)
+        y[i] = pairs_widened(x[i]);
+    return y;
 }
 
 static dt_dtype pairs_dtype(void) {
@@ -52,8 +70,11 @@ static pairs_case pairs_make(void) {
     g->a_row = trans & 1 ? 1 : lda, g->a_col = trans & 1 ? lda : 1;
     g->b_row = trans & 2 ? 1 : ldb, g->b_col = trans & 2 ? ldb : 1;
     g->c_row = g->n + kernel_random() % 3;
-    t.a = pairs_values((trans & 1 ? g->k : g->m) * lda + 2, kind);
-    t.b = pairs_values((trans & 2 ? g->n : g->k) * ldb + 2, kind == 2 ? 0 : kind);
+    const bool tiny = kind == 2 && kernel_random() % 2; /* B, else A */
+    t.a = pairs_values((trans & 1 ? g->k : g->m) * lda + 2, tiny ? 5 : kind);
+    const int64_t all = (trans & 2 ? g->n : g->k) * ldb + 2;
+    t.b = pairs_values(all, kind == 2 && !tiny ? 0 : kind);
+    t.wide = pairs_wide(t.b, all);
     t.c_size = g->m * g->c_row + 16;
     t.c = malloc((size_t)t.c_size * sizeof(float));
     t.others = (float *)(void *)pairs_values(2 * (t.c_size + g->n), 0);
@@ -69,12 +90,17 @@ static pairs_case pairs_make(void) {
                           .c_type = pairs_dtype(),
                           .bias_type = pairs_dtype(),
                           .operand_type = pairs_dtype()};
+    if (kernel_random() % 2) {
+        t.h.b = t.wide, t.h.b_type = DT_F32;
+        t.h.rounds = true;
+    }
     return t;
 }
 
 static void pairs_free(pairs_case *t) {
     free(t->a);
     free(t->b);
+    free(t->wide);
     free(t->c);
     free(t->others);
 }

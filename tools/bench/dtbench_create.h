@@ -60,16 +60,18 @@ static dt_tensor create_graph(dt_graph *g, const char *name, int count) {
 }
 
 /* maps: a chain without gradients; trained: one with them; params: one with a parameter a node;
- * fan: one tensor that all read; layers: a transformer's. */
-static void create(const char *name, int count) {
+ * fan: one tensor that all read; layers: a transformer's. layers:bf16: in mixed precision. */
+static void create(const char *given, int count) {
     session s = session_open(1, "cpu");
+    char name[32];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(given, ":"), given);
     double start = work_ms(1);
     dt_tensor x = create_graph(s.graph, name, count);
     double graph = since(&start);
     try(s.ctx, dt_store_create(s.graph, &(dt_store_desc){.device = "cpu"}, &s.store), name);
     double store = since(&start);
     const dt_optim_desc adamw = {.kind = DT_OPTIM_ADAMW};
-    dt_program_desc desc = {.label = name, .batch = 1};
+    dt_program_desc desc = {.label = name, .batch = 1, .precision = precision_of(given)};
     if (!strcmp(name, "maps") || !strcmp(name, "fan")) {
         desc.outputs[0] = x;
     } else {
@@ -85,7 +87,7 @@ static void create(const char *name, int count) {
     printf("{\"kind\": \"create\", \"name\": \"%s\", \"count\": %d, \"graph_ms\": %.2f, "
            "\"store_ms\": %.2f, \"program_ms\": %.2f, \"destroy_ms\": %.2f, \"launches\": %d, "
            "\"transient_bytes\": %llu}\n",
-           name, count, graph, store, program, since(&start), info.launches,
+           given, count, graph, store, program, since(&start), info.launches,
            (unsigned long long)info.transient_bytes);
 }
 

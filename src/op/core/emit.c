@@ -13,6 +13,7 @@ static uint32_t dti_listing_value(dti_listing *list, dti_value_kind kind, dt_dty
     *v = (dti_value){.kind = (uint8_t)kind,
                      .dtype = (uint8_t)dtype,
                      .bytes = bytes ? bytes : DTI_WORD_BYTES,
+                     .first = list->launch_count,
                      .offset = offset};
     v->same_as = v->part_of = list->value_count;
     return list->value_count++;
@@ -140,6 +141,7 @@ static dti_view dti_emit_dense_view(dti_emit *e, const dti_view *v) {
     const uint32_t value = dti_emit_scratch(e, v->dtype, (uint64_t)dti_view_elements(v));
     const dti_view w = dti_view_packed(value, v, 0);
     dti_emit_copy(e, v, &w, DTI_COPY_WORD);
+    e->list->values[value].rounded = e->list->values[v->value].rounded;
     return w;
 }
 
@@ -174,7 +176,7 @@ static dti_launch *dti_emit_launch(dti_emit *e, dti_kernel_id kernel, uint64_t i
     }
     memset(l, 0, sizeof *l);
     l->kernel = (uint16_t)kernel;
-    l->args_bytes = (uint16_t)args_bytes;
+    l->args_bytes = (uint8_t)args_bytes;
     l->node = e->id;
     l->items = items;
     memcpy(&l->args, args, args_bytes);

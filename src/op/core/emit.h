@@ -20,7 +20,8 @@ typedef struct dti_value {
     uint64_t offset;  /* in its arena; of a part: in the value that it is a part of */
     uint32_t part_of; /* another transient that it lies in, or itself */
     bool has_parts;
-    uint32_t first, last; /* launches; set by the plan */
+    bool rounded; /* f32 that its readers round to bf16: the same bytes are another value too */
+    uint32_t first, last; /* launches; set by the plan, until then the first that may bind it */
     uint32_t same_as;     /* value whose place it takes (in place), or itself */
 } dti_value;
 
@@ -54,6 +55,8 @@ struct dti_view {
 typedef struct dti_span_of_node {
     uint32_t uses;        /* by nodes that are needed; outputs, terms and gradients count too */
     uint32_t first, last; /* its launches: [first, last) */
+    /* Of the uses: by rows whose launches take 16 bits there, and by those that round f32. */
+    uint32_t taking, rounding;
 } dti_span_of_node;
 
 /* A result of which untouched rows need not be written, as long as a word of each of its blocks
@@ -71,6 +74,7 @@ struct dti_emit {
     uint32_t id;
     int64_t batch;
     bool train;           /* dropout drops */
+    bool rounds;          /* products may round f32 as they read it */
     bool workgroups;      /* the device runs them: long sums are cut */
     bool apart;           /* and spread over them, for it runs hundreds at once */
     uint64_t range_bytes; /* the most that it can bind */

@@ -36,10 +36,11 @@ _Static_assert(sizeof(dti_args) <= DTI_ARGS_MOST, "push constants of the portabl
 
 typedef struct dti_launch {
     uint16_t kernel; /* dti_kernel_id */
-    uint16_t args_bytes;
-    uint32_t node;    /* of the work graph: names faults and profiles */
-    uint64_t items;   /* of the outer index space, unless the row has its own; 0 = nothing to do */
-    uint32_t spec[4]; /* selectors */
+    uint8_t args_bytes;
+    uint8_t rounds; /* by binding, a bit: its floats are read rounded to bf16 (dti_value.rounded) */
+    uint32_t node;  /* of the work graph: names faults and profiles */
+    uint64_t items; /* of the outer index space, unless the row has its own; 0 = nothing to do */
+    uint32_t spec[4];                 /* selectors */
     uint32_t value[DTI_BINDINGS_MAX]; /* what is bound; unused bindings repeat binding 0 */
     uint8_t dtype[DTI_BINDINGS_MAX];  /* of their elements; DT_F32 until the listing is complete */
     dti_args args;

@@ -26,25 +26,6 @@ static void dti_cast_grad(dti_grad *g) {
         g->dx[0] = dt_cast(g->dy, from);
 }
 
-/* Whether whatever reads node `id`, by way of views too, takes 16 bits there. */
-static bool dti_cast_readers_take(const dti_emit *e, uint32_t id) {
-    const dt_graph *g = e->graph;
-    uint32_t readers = 0;
-    for (uint32_t reader = id + 1; reader < g->count; reader++) {
-        const dti_node *n = &g->nodes[reader];
-        const dti_op_family *family = dti_op_info_of(n->op)->family;
-        for (uint32_t i = 0; i < n->count; i++) {
-            if (dti_input_id(g, n, i) != id)
-                continue;
-            if (i >= DTI_INPUTS_MAX ||
-                !(family->halves >> i & 1 || (family->view && dti_cast_readers_take(e, reader))))
-                return false;
-            readers++;
-        }
-    }
-    return readers >= e->own[id].uses;
-}
-
 /* Whether a launch that binds value x, its own row's or another's, may have it in 16 bits. */
 static bool dti_cast_launch_takes(const dti_emit *e, const dti_launch *l, uint32_t x) {
     const dti_node *n = &e->graph->nodes[l->node];
@@ -61,14 +42,38 @@ static bool dti_cast_writers_take(const dti_emit *e, const dti_view *x) {
     const uint32_t id = dti_input_id(e->graph, e->node, 0);
     const dti_value *v = &e->list->values[x->value];
     const dti_op_family *f = dti_op_info_of(e->graph->nodes[id].op)->family;
-    for (uint32_t k = 0; k < e->list->launch_count; k++) {
+    if (e->own[id].uses != 1 || v->kind != DTI_VALUE_TRANSIENT || v->part_of != x->value ||
+        v->has_parts || !dti_view_is_dense(x) || f->view || /* it shares another row's value */
+        v->bytes != dti_bytes(DT_F32, (uint64_t)dti_view_elements(x)) ||
+        !(f->halves & DTI_HALF_OUT))
+        return false;
+    /* a launch may have been taken back since x was made (norm_launch.c) */
+    for (uint32_t k = v->first ? v->first - 1 : 0; k < e->list->launch_count; k++) {
         if (!dti_cast_launch_takes(e, &e->list->launches[k], x->value))
             return false;
     }
-    return e->own[id].uses == 1 && v->kind == DTI_VALUE_TRANSIENT && v->part_of == x->value &&
-           !v->has_parts && dti_view_is_dense(x) && !f->view && /* it shares another row's value */
-           v->bytes == dti_bytes(DT_F32, (uint64_t)dti_view_elements(x)) &&
-           (f->halves & DTI_HALF_OUT);
+    return true;
+}
+
+#define DTI_CAST_ROUNDED_BY 3 /* more products read fewer bytes of a copy than of f32 */
+
+/* Whether all that reads this cast to bf16 rounds a value of an arena itself, so that no copy is
+ * kept from the forward to the backward pass. */
+static bool dti_cast_readers_round(const dti_emit *e, const dti_view *x) {
+    const dti_span_of_node *own = &e->own[e->id];
+    return e->node->dtype == DT_BF16 && x->dtype == DT_F32 && own->rounding >= own->uses &&
+           own->uses <= DTI_CAST_ROUNDED_BY && dti_view_is_dense(x) &&
+           e->list->values[x->value].kind != DTI_VALUE_TRANSIENT;
+}
+
+/* The same bytes as another value. */
+static uint32_t dti_cast_rounded(dti_emit *e, uint32_t value) {
+    const dti_value v = e->list->values[value];
+    const uint64_t n = v.bytes / dti_dtype_bytes(v.dtype);
+    const uint32_t rounded =
+        dti_listing_value(e->list, (dti_value_kind)v.kind, v.dtype, n, v.offset);
+    e->list->values[rounded].rounded = true;
+    return rounded;
 }
 
 /* A cast between f32 and 16 bits that a kernel makes as it reads or writes: the same bits. */
@@ -76,8 +81,11 @@ static bool dti_cast_folds(dti_emit *e, const dti_view *x) {
     const dt_dtype to = (dt_dtype)e->node->dtype;
     if (!e->own || e->pinned || dti_is_whole(x->dtype) || dti_is_whole(to))
         return false;
-    if (to == DT_F32 && dti_cast_readers_take(e, e->id)) {
-        e->out = *x;
+    e->out = *x;
+    if (to == DT_F32 && e->own[e->id].taking >= e->own[e->id].uses)
+        return true;
+    if (dti_cast_readers_round(e, x)) {
+        e->out.value = dti_cast_rounded(e, x->value);
         return true;
     }
     if (x->dtype != DT_F32 || !dti_cast_writers_take(e, x))
@@ -85,15 +93,15 @@ static bool dti_cast_folds(dti_emit *e, const dti_view *x) {
     dti_value *v = &e->list->values[x->value];
     v->dtype = (uint8_t)to;
     v->bytes = dti_bytes(to, (uint64_t)dti_view_elements(x));
-    e->out = *x;
     e->out.dtype = (uint8_t)to;
     return true;
 }
 
 static void dti_cast_emit(dti_emit *e) {
-    dti_view x = dti_emit_in(e, 0);
+    const dti_view x = dti_emit_in(e, 0), out = e->out;
     if (dti_cast_folds(e, &x))
         return;
+    e->out = out;
     const bool from_whole = dti_is_whole(x.dtype), to_whole = dti_is_whole(e->node->dtype);
     dti_emit_copy(e, &x, &e->out,
                   from_whole == to_whole ? DTI_COPY_WORD

@@ -351,7 +351,8 @@ static dti_gemm_half dti_gemm_half_of(const dti_cpu_task *task, uint64_t i, uint
         .b_type = l->dtype[1],
         .c_type = l->dtype[2],
         .bias_type = l->dtype[bias],
-        .operand_type = l->dtype[3]};
+        .operand_type = l->dtype[3],
+        .rounds = l->rounds >> 1 & 1};
 }
 
 /* The bias, and the operand of the epilogue, which begins `at` elements on. */
@@ -416,8 +417,8 @@ static size_t dti_cpu_scratch_gemm(const dti_launch *launch, int threads) {
 
 /* ---- Rows of the tables; the kernel's is in product_grid.c */
 
-DTI_FAMILY(matmul, .halves = DTI_HALF_ALL, .shape = dti_matmul_shape, .grad = dti_matmul_grad,
-           .macs = dti_matmul_macs);
+DTI_FAMILY(matmul, .halves = DTI_HALF_ALL, .rounds = 2, .shape = dti_matmul_shape,
+           .grad = dti_matmul_grad, .macs = dti_matmul_macs);
 
 /* (x, w, b). By columns: rows of w and b, and a part of y from all of x, or all rows of it. By
  * rows: columns of w for a part of x, and a sum, to which b is added. */
@@ -436,10 +437,10 @@ static bool dti_linear_part(dti_parting *s) {
     return s->sum || (w->axis < 0 && x->axis >= 0 && x->axis < last && (!b || b->axis < 0));
 }
 
-DTI_FAMILY(linear, .halves = DTI_HALF_ALL, .shape = dti_linear_shape, .grad = dti_linear_grad,
-           .macs = dti_weighted_macs, .part = dti_linear_part);
+DTI_FAMILY(linear, .halves = DTI_HALF_ALL, .rounds = 2, .shape = dti_linear_shape,
+           .grad = dti_linear_grad, .macs = dti_weighted_macs, .part = dti_linear_part);
 
-DTI_FAMILY_BY(linear_dx, linear, .halves = DTI_HALF_ALL, .shape = dti_linear_dx_shape,
+DTI_FAMILY_BY(linear_dx, linear, .halves = DTI_HALF_ALL, .rounds = 2, .shape = dti_linear_dx_shape,
               .grad = dti_linear_dx_grad, .macs = dti_weighted_dx_macs);
 
 DTI_FAMILY_BY(linear_dw, linear, .halves = DTI_HALF_ALL, .shape = dti_linear_dw_shape,
