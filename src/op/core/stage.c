@@ -2,7 +2,7 @@
  * has of each binding. Blocks of items are widened, computed and narrowed while they are in the
  * cache, so each formula is there once, of floats. Knows no kernel. */
 
-#define DTI_STAGE_BLOCK 4096 /* floats of an operand, where an item has no more */
+#define DTI_STAGE_BLOCK 1024 /* floats of an operand, where an item has no more: all stay in L1 */
 
 /* Of binding b, where it is in 16 bits. */
 static dti_stage dti_stage_of(const dti_launch *l, int b) {
@@ -11,11 +11,12 @@ static dti_stage dti_stage_of(const dti_launch *l, int b) {
     return staged ? k->stage(l, b) : (dti_stage){DTI_STAGE_OWN, 0};
 }
 
+/* Items of a block: all, where nothing is staged. */
 static int64_t dti_stage_items(const dti_launch *l) {
-    int64_t most = 1;
+    int64_t most = 0;
     for (int b = 0; b < DTI_BINDINGS_MAX; b++)
         most = DTI_MAX(most, dti_stage_of(l, b).each);
-    return DTI_MAX(DTI_STAGE_BLOCK / most, 1);
+    return most ? DTI_MAX(DTI_STAGE_BLOCK / most, 1) : (int64_t)1 << 40;
 }
 
 /* Floats of a block of binding b. */

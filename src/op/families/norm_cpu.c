@@ -136,15 +136,16 @@ static dti_norm_piece dti_norm_piece_at(const dti_args_norm *a, bool affine, int
     return p;
 }
 
-/* Means and factors of all channels, for rows of channels that have each their own. */
-static void dti_norm_spread(const dti_cpu_task *task, const float *stats, float *mean,
-                            float *factor) {
+/* Means and factors of n groups, `apart` from group `first` on. */
+static void dti_norm_factors(const dti_cpu_task *task, int64_t first, int64_t apart, int64_t n,
+                             float *mean, float *factor) {
     const dti_args_norm *a = &task->launch->args.norm;
-    for (int64_t c = 0; c < a->channels; c++) {
-        mean[c] = stats[2 * c];
-        factor[c] = stats[2 * c + 1] + a->eps;
+    const float *stats = dti_cpu_in(task, 1, a->s_offset) + 2 * first;
+    for (int64_t i = 0; i < n; i++) {
+        mean[i] = stats[2 * i * apart];
+        factor[i] = stats[2 * i * apart + 1] + a->eps;
     }
-    task->k->unary[DTI_U_RSQRT](factor, factor, a->channels, 0.0f, 0.0f);
+    task->k->unary[DTI_U_RSQRT](factor, factor, n, 0.0f, 0.0f);
 }
 
 static dti_norm_line dti_norm_line_of(const dti_cpu_task *task) {
@@ -162,7 +163,7 @@ static void dti_norm_rows(const dti_cpu_task *task, int64_t begin, int64_t end, 
     const dti_args_norm *a = &task->launch->args.norm;
     dti_norm_line l = dti_norm_line_of(task);
     l.mean = scratch, l.factor = scratch + a->channels, l.step = 1;
-    dti_norm_spread(task, dti_cpu_in(task, 1, a->s_offset), scratch, scratch + a->channels);
+    dti_norm_factors(task, 0, 1, a->channels, scratch, scratch + a->channels);
     for (int64_t i = begin * a->channels; i < end * a->channels; i += a->channels)
         task->k->norm_line(dti_cpu_out(task, 3, a->y_offset) + i,
                            dti_cpu_in(task, 0, a->x_offset) + i, a->channels, &l);
@@ -269,52 +270,52 @@ static void dti_cpu_norm_dx(const dti_cpu_task *task, int64_t begin, int64_t end
 
 /* ---- dw and db */
 
-/* A row's columns [c, c + cols) into dw and db, group by group. */
-static void dti_norm_dw_row(const dti_cpu_task *task, int64_t row, int64_t c, int64_t cols,
-                            float *dw, float *db) {
-    const dti_args_norm *a = &task->launch->args.norm;
-    const float *stats = dti_cpu_in(task, 1, a->s_offset);
-    const int64_t at = row * a->channels + c;
-    const float *dy = dti_cpu_row(task, 2, a->dy_offset + at, cols, 0);
-    const float *x = dti_cpu_row(task, 0, a->x_offset + at, cols, DTI_NORM_BLOCK);
-    for (int64_t j = 0, size; j < cols; j += size) {
-        const int64_t e = at + j, group = e / a->cols;
-        const float factor = dti_norm_factor(task, stats[2 * group + 1]);
-        size = DTI_MIN(cols - j, a->cols - e % a->cols);
-        task->k->norm_columns(dw + j, db + j, dy + j, x + j, stats + 2 * group, &factor, 0, size);
-    }
-}
+/* Columns at a time: whole rows in most cases, which are read ahead. */
+#define DTI_NORM_DW_BLOCK (DTI_ROOM / 2)
 
-static void dti_norm_dw_columns(const dti_cpu_task *task, int64_t c, int64_t cols) {
+/* Sums of a block of columns: of a few rows, and of all. mean, factor: of columns, or of rows. */
+typedef struct dti_norm_dw_sums {
+    float part[2][DTI_NORM_DW_BLOCK], mean[DTI_NORM_DW_BLOCK], factor[DTI_NORM_DW_BLOCK];
+    double wide[2][DTI_NORM_DW_BLOCK];
+} dti_norm_dw_sums;
+
+/* Adds columns [c, c + cols) of rows [row, row + rows), whose groups lie in whole columns. */
+static void dti_norm_dw_rows(const dti_cpu_task *task, dti_norm_dw_sums *s, int64_t row,
+                             int64_t rows, int64_t c, int64_t cols) {
     const dti_args_norm *a = &task->launch->args.norm;
-    const float *stats = dti_cpu_in(task, 1, a->s_offset);
-    float *dw = dti_cpu_out(task, 3, a->y_offset) + c, *db = dti_cpu_out(task, 3, a->b_offset) + c;
-    float mean[DTI_NORM_BLOCK], factor[DTI_NORM_BLOCK], part[2][DTI_NORM_BLOCK];
-    double sums[2][DTI_NORM_BLOCK] = {{0}};
-    for (int64_t j = 0; a->batch && j < cols; j++) {
-        mean[j] = stats[2 * (c + j)];
-        factor[j] = dti_norm_factor(task, stats[2 * (c + j) + 1]);
-    }
-    const int64_t rows = a->n / a->channels;
-    for (int64_t i = 0; i < rows; i++) {
-        const int64_t e = i * a->channels + c;
-        if (i % DTI_SUM_CHAIN == 0)
-            memset(part, 0, sizeof part);
-        if (a->batch)
-            task->k->norm_columns(part[0], part[1], dti_cpu_row(task, 2, a->dy_offset + e, cols, 0),
-                                  dti_cpu_row(task, 0, a->x_offset + e, cols, DTI_NORM_BLOCK), mean,
-                                  factor, 1, cols);
-        else
-            dti_norm_dw_row(task, i, c, cols, part[0], part[1]);
-        const bool whole = i + 1 == rows || i % DTI_SUM_CHAIN == DTI_SUM_CHAIN - 1;
-        for (int64_t j = 0; whole && j < cols; j++) {
-            sums[0][j] += (double)part[0][j];
-            sums[1][j] += (double)part[1][j];
+    memset(s->part[0], 0, (size_t)cols * sizeof(float));
+    memset(s->part[1], 0, (size_t)cols * sizeof(float));
+    for (int64_t j = 0, size; j < cols; j += size) {
+        const int64_t first = row * a->channels + c + j;
+        size = a->batch ? cols : DTI_MIN(cols - j, a->cols - (c + j) % a->cols);
+        if (!a->batch)
+            dti_norm_factors(task, first / a->cols, a->channels / a->cols, rows, s->mean,
+                             s->factor);
+        for (int64_t i = 0; i < rows; i++) {
+            const int64_t e = first + i * a->channels, group = a->batch ? 0 : i;
+            task->k->norm_columns(s->part[0] + j, s->part[1] + j,
+                                  dti_cpu_row(task, 2, a->dy_offset + e, size, 0),
+                                  dti_cpu_row(task, 0, a->x_offset + e, size, DTI_NORM_DW_BLOCK),
+                                  s->mean + group, s->factor + group, a->batch, size);
         }
     }
+    task->k->col_sum(s->wide[0], s->part[0], 1, cols, cols);
+    task->k->col_sum(s->wide[1], s->part[1], 1, cols, cols);
+}
+
+static void dti_norm_dw_columns(const dti_cpu_task *task, int64_t c, int64_t cols,
+                                dti_norm_dw_sums *s) {
+    const dti_args_norm *a = &task->launch->args.norm;
+    float *dw = dti_cpu_out(task, 3, a->y_offset) + c, *db = dti_cpu_out(task, 3, a->b_offset) + c;
+    memset(s->wide, 0, sizeof s->wide);
+    if (a->batch)
+        dti_norm_factors(task, c, 1, cols, s->mean, s->factor);
+    const int64_t rows = a->n / a->channels;
+    for (int64_t i = 0; i < rows; i += DTI_SUM_CHAIN)
+        dti_norm_dw_rows(task, s, i, DTI_MIN(rows - i, DTI_SUM_CHAIN), c, cols);
     for (int64_t j = 0; j < cols; j++) {
-        dw[j] = (float)sums[0][j];
-        db[j] = (float)sums[1][j];
+        dw[j] = (float)s->wide[0][j];
+        db[j] = (float)s->wide[1][j];
     }
 }
 
@@ -360,8 +361,8 @@ static void dti_cpu_norm_dw(const dti_cpu_task *task, int64_t begin, int64_t end
         own[2 * c] = own[2 * c + 1] = own[4 * a->channels + c] = 0.0f;
     }
     if (a->spatial == 1) {
-        for (int64_t c = begin; c < end; c += DTI_NORM_BLOCK)
-            dti_norm_dw_columns(task, c, DTI_MIN(end - c, DTI_NORM_BLOCK));
+        for (int64_t c = begin; c < end; c += DTI_NORM_DW_BLOCK)
+            dti_norm_dw_columns(task, c, DTI_MIN(end - c, DTI_NORM_DW_BLOCK), scratch);
         return;
     }
     for (int64_t c = begin; c < end; c++)
@@ -486,6 +487,10 @@ static int64_t dti_cpu_grain_norm_dw(const dti_cpu_task *task) {
 static size_t dti_cpu_scratch_norm(const dti_launch *launch, int threads) {
     const dti_args_norm *a = &launch->args.norm;
     return a->spatial == 1 ? 4 * (size_t)a->channels * sizeof(float) : 0;
+}
+
+static size_t dti_cpu_scratch_norm_dw(const dti_launch *launch, int threads) {
+    return launch->args.norm.spatial == 1 ? sizeof(dti_norm_dw_sums) : 0;
 }
 
 /* ---- Rows of the tables */
@@ -674,8 +679,8 @@ static dti_effort dti_norm_dw_effort(const dti_launch *l, uint32_t variant, uint
 /* (x, stats, dy, dw and db, or pairs) item = chunk; spec2: 1 = of 4 channels */
 DTI_KERNEL(NORM_DW, norm_dw, "rrrw", GROUP, .run = dti_cpu_norm_dw, .halves = true,
            .stage = dti_norm_sums_stage, .outer = dti_cpu_items_norm_dw,
-           .grain_of = dti_cpu_grain_norm_dw, .tile = dti_norm_dw_tile, .rounds = dti_norm_rounds,
-           .effort = dti_norm_dw_effort);
+           .grain_of = dti_cpu_grain_norm_dw, .scratch_bytes = dti_cpu_scratch_norm_dw,
+           .tile = dti_norm_dw_tile, .rounds = dti_norm_rounds, .effort = dti_norm_dw_effort);
 
 /* (x, dy, [stats|dw|db|w], dx); spec0: 1 = train */
 DTI_KERNEL(BATCH_DX, batch_dx, "rrrw", ITEM, DTI_NORM_ROW, .run = dti_cpu_batch_dx,

@@ -245,7 +245,9 @@ static dt_tensor dti_sum_to(dt_tensor x, dt_tensor like) {
  * results; contiguous rows of 8 and more by 16 lanes; the rest one by one. Sums of runs are added
  * in double (vec.h). By shape alone. */
 
-#define DTI_REDUCE_COLUMNS 128
+#define DTI_REDUCE_RUN 128
+#define DTI_REDUCE_COLUMNS DTI_ROOM /* at once: whole rows in most cases, which are read ahead */
+#define DTI_REDUCE_NARROW 64        /* at most: sums stay in registers */
 
 /* A walk over axes [first, last): at[] and the offset that it has. */
 typedef struct dti_lines {
@@ -319,9 +321,9 @@ static float dti_reduce_fold_strided(uint32_t kind, float value, const float *x,
 
 /* The smallest is minus the largest of the negated. */
 static float dti_row_min(const dti_isa_kernels *k, const float *x, int64_t n) {
-    float buf[DTI_REDUCE_COLUMNS], value = dti_reduce_fold_identity(DTI_R_MAX);
-    for (int64_t i = 0; i < n; i += DTI_REDUCE_COLUMNS) {
-        int64_t run = DTI_MIN(n - i, DTI_REDUCE_COLUMNS);
+    float buf[DTI_REDUCE_RUN], value = dti_reduce_fold_identity(DTI_R_MAX);
+    for (int64_t i = 0; i < n; i += DTI_REDUCE_RUN) {
+        int64_t run = DTI_MIN(n - i, DTI_REDUCE_RUN);
         k->unary[DTI_U_NEG](buf, x + i, run, 0.0f, 0.0f);
         value = dti_reduce_fold_max(value, k->row_max(buf, run));
     }
@@ -376,30 +378,47 @@ static float dti_reduce_one(const dti_reduce_plan *p, int64_t at) {
     return p->kind == DTI_R_SUM ? (float)sum : value;
 }
 
-/* `rows` rows of x, ld apart, into what columns have so far. */
-static void dti_reduce_rows(const dti_reduce_plan *p, double *sums, float *acc, const float *x,
-                            int64_t rows, int64_t cols, int64_t ld) {
-    const int op = p->kind == DTI_R_MAX ? DTI_B_MAXIMUM : DTI_B_MINIMUM;
-    if (p->kind == DTI_R_SUM)
+/* Adds up to DTI_ROOM_ROWS rows of columns from element `at` on to sums. acc: room for a row. */
+static void dti_reduce_add_rows(const dti_reduce_plan *p, double *sums, float *acc, int64_t at,
+                                int64_t rows, int64_t cols) {
+    int64_t ld = p->line_stride;
+    if (cols <= DTI_REDUCE_NARROW) {
+        const float *x = dti_cpu_rows(p->task, 0, at, rows, cols, &ld, 0);
         p->k->col_sum(sums, x, rows, cols, ld);
-    for (int64_t j = 0; j < rows && p->kind != DTI_R_SUM; j++)
-        p->k->binary[op](acc, acc, 1, x + j * ld, 1, cols);
+        return;
+    }
+    memset(acc, 0, (size_t)cols * sizeof *acc);
+    for (int64_t j = 0; j < rows; j++) {
+        const float *x = dti_cpu_row(p->task, 0, at + j * ld, cols, 0);
+        p->k->binary[DTI_B_ADD](acc, acc, 1, x, 1, cols);
+    }
+    p->k->col_sum(sums, acc, 1, cols, cols);
 }
 
-static void dti_reduce_columns(const dti_reduce_plan *p, float *y, int64_t at, int64_t cols) {
+static void dti_reduce_fold_rows(const dti_reduce_plan *p, float *acc, int64_t at, int64_t rows,
+                                 int64_t cols) {
+    const int op = p->kind == DTI_R_MAX ? DTI_B_MAXIMUM : DTI_B_MINIMUM;
+    for (int64_t j = 0; j < rows; j++) {
+        const float *x = dti_cpu_row(p->task, 0, at + j * p->line_stride, cols, 0);
+        p->k->binary[op](acc, acc, 1, x, 1, cols);
+    }
+}
+
+static void dti_reduce_columns(const dti_reduce_plan *p, float *y, int64_t at, int64_t cols,
+                               double *sums) {
     const bool sum = p->kind == DTI_R_SUM;
-    const int64_t each = DTI_CPU_AT_ONCE(p->task, 0, DTI_ROOM_ROWS, p->line);
-    double sums[DTI_REDUCE_COLUMNS];
-    memset(sums, 0, sum ? (size_t)(cols + 15) / 16 * 16 * sizeof *sums : 0);
-    for (int64_t c = 0; c < cols && !sum; c++)
+    memset(sums, 0, (size_t)(cols + 15) / 16 * 16 * sizeof *sums);
+    for (int64_t c = 0; c < cols; c++)
         y[c] = dti_reduce_fold_identity(p->kind);
     dti_lines l = dti_lines_at(p->args, p->kept, DTI_AXES - 1, 0);
     do {
-        for (int64_t j = 0; j < p->line; j += each) {
-            const int64_t rows = DTI_MIN(p->line - j, each), from = at + l.offset;
-            int64_t ld = p->line_stride;
-            const float *x = dti_cpu_rows(p->task, 0, from + j * ld, rows, cols, &ld, 0);
-            dti_reduce_rows(p, sums, y, x, rows, cols, ld);
+        for (int64_t j = 0; j < p->line; j += DTI_SUM_CHAIN) {
+            const int64_t rows = DTI_MIN(p->line - j, DTI_SUM_CHAIN);
+            const int64_t from = at + l.offset + j * p->line_stride;
+            if (sum)
+                dti_reduce_add_rows(p, sums, y, from, rows, cols);
+            else
+                dti_reduce_fold_rows(p, y, from, rows, cols);
         }
     } while (p->kept < DTI_AXES && dti_lines_next(&l));
     if (sum)
@@ -437,7 +456,7 @@ static void dti_cpu_reduce(const dti_cpu_task *task, int64_t begin, int64_t end,
         }
         int64_t cols =
             DTI_MIN(DTI_MIN((int64_t)a->dim[inner] - l.at[inner], end - i), DTI_REDUCE_COLUMNS);
-        dti_reduce_columns(&p, y + i, a->x_offset + l.offset, cols);
+        dti_reduce_columns(&p, y + i, a->x_offset + l.offset, cols, scratch);
         l.at[inner] += (uint32_t)cols - 1; /* dti_lines_next does the last */
         l.offset += cols - 1;
         dti_lines_next(&l);
@@ -482,6 +501,10 @@ static uint64_t dti_reduce_rounds(const dti_launch *l, uint32_t local) {
     return (dti_reduce_is_line(&l->args.reduce) ? own / 8 + 9 : own + 1) + 16;
 }
 
+static size_t dti_cpu_scratch_reduce(const dti_launch *l, int threads) {
+    return ((size_t)DTI_MIN(l->args.reduce.n, DTI_REDUCE_COLUMNS) + 15) / 16 * 16 * sizeof(double);
+}
+
 /* Results lie one behind the other. */
 static dti_stage dti_reduce_stage(const dti_launch *l, int b) {
     return (dti_stage){b ? 1 : DTI_STAGE_OWN, b ? l->args.reduce.y_offset : 0};
@@ -490,7 +513,8 @@ static dti_stage dti_reduce_stage(const dti_launch *l, int b) {
 #define DTI_REDUCE_DIM(axis) DTI_WORD(reduce, dim) + axis
 #define DTI_REDUCE_ANY                                                                             \
     .halves = true, .stage = dti_reduce_stage, .run = dti_cpu_reduce, .grain = 16384,              \
-    .each = DTI_WORD(reduce, r), .tile = dti_reduce_tile, .effort = dti_reduce_effort,             \
+    .scratch_bytes = dti_cpu_scratch_reduce, .each = DTI_WORD(reduce, r), .tile = dti_reduce_tile, \
+    .effort = dti_reduce_effort,                                                                   \
     .divides = {6,                                                                                 \
                 DTI_WORD(reduce, by),                                                              \
                 {DTI_REDUCE_DIM(0), DTI_REDUCE_DIM(1), DTI_REDUCE_DIM(2), DTI_REDUCE_DIM(3),       \
