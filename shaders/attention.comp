@@ -7,6 +7,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
+#include "lib/storage.glsl"
 #include "lib/functions.glsl"
 #include "lib/step.glsl"
 #include "lib/rng.glsl"
@@ -14,12 +15,10 @@
 DTI_PUSH(DTI_ARGS_ATTENTION)
 layout(constant_id = 3) const uint spec2 = 1u;
 layout(constant_id = 4) const uint spec3 = 0u;
-layout(binding = 0) readonly buffer buffer_q { float q[]; };    /* of gradients: q, k and v */
-layout(binding = 0) readonly buffer buffer_q4 { vec4 q4[]; };
-layout(binding = 1) readonly buffer buffer_kv { float kv[]; };  /* k and v; of gradients: dy */
-layout(binding = 1) readonly buffer buffer_kv4 { vec4 kv4[]; };
-layout(binding = 2) readonly buffer buffer_x { float x[]; };    /* mask; also logarithms, sums */
-layout(binding = 3) buffer buffer_y { float y[]; };
+DTI_READS(0u, q)                                             /* of gradients: q, k and v */
+DTI_READS(1u, kv)                                            /* k and v; of gradients: dy */
+layout(binding = 2) readonly buffer buffer_x { float x[]; }; /* mask; also logarithms, sums */
+DTI_WRITES(3u, DTI_ANY_WAY, y)                               /* read too, where it is of 32 bits */
 #include "lib/attention.glsl"
 
 vec4 sums[4u * PARTS];
@@ -179,9 +178,18 @@ void store(uint unit, uint first, uint all, bool again)
         uint to = (of_v ? v_to : KEYS ? k_to : q_to) + unit * size + (first + row) * step + col;
         if (FORWARD)
             v *= share[row];
+        if (y_HALF && (to & 3u) == 0u && col + 4u <= size) {
+            if (first + row < all)
+                y_put4(to / 4u, v);
+            continue;
+        }
         for (uint e = 0u; e < 4u; e++) {
-            if (first + row < all && col + e < size)
-                y[to + e] = again ? y[to + e] * (FORWARD ? factor[row] : 1.0) + v[e] : v[e];
+            if (first + row < all && col + e < size) {
+                if (y_HALF)
+                    y_put(to + e, v[e]);
+                else
+                    y[to + e] = again ? y[to + e] * (FORWARD ? factor[row] : 1.0) + v[e] : v[e];
+            }
         }
     }
     for (uint s = 0u; s < 4u * PARTS && PARTS > 1u; s++) sums[s] = vec4(0.0);

@@ -12,15 +12,16 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
+#include "lib/storage.glsl"
 
 DTI_PUSH(DTI_ARGS_CONV)
 #include "lib/tile.glsl"
 layout(constant_id = 3) const uint spec2 = 0u;
 layout(constant_id = 4) const uint spec3 = 0u;
-layout(binding = 0) readonly buffer buffer_x { float x[]; };
-layout(binding = 1) readonly buffer buffer_w { float w[]; };
-layout(binding = 2) writeonly buffer buffer_y { float y[]; };
-layout(binding = 3) readonly buffer buffer_z { float z[]; };
+DTI_READS(0u, x)
+DTI_READS(1u, w)
+DTI_WRITES(2u, writeonly, y)
+DTI_READS(3u, z)
 
 const bool ADJOINT = (spec2 & DTI_CONV_SLIDE_ADJOINT) != 0u;
 /* 0, or all taps of a row, where pitch_w is 1 and delta 1 or -1 */
@@ -61,7 +62,7 @@ uint weight_of(uint source, uint r, uint s)
 void add_weighted(uint weight, float v[WIDTH])
 {
     [[unroll]] for (uint i = 0u; i < CHANNELS; i++) {
-        float factor = w[weight + min(channel + i, made_channels - 1u) * weight_made];
+        float factor = w_get(weight + min(channel + i, made_channels - 1u) * weight_made);
         [[unroll]] for (uint j = 0u; j < WIDTH; j++) acc[i][j] += factor * v[j];
     }
 }
@@ -69,7 +70,7 @@ void add_weighted(uint weight, float v[WIDTH])
 float loaded(uint first, uint from, uint row, uint col)
 {
     bool inside = row < source_h && col < source_w;
-    float value = x[inside ? from + row * source_w + col : first];
+    float value = x_get(inside ? from + row * source_w + col : first);
     return inside ? value : 0.0;
 }
 
@@ -121,14 +122,35 @@ void multiply()
     }
 }
 
+/* Whether positions j to j + 3 are two words. */
+bool halves_lie(uint j, uint from)
+{
+    uint at = made[j];
+    return at != NOWHERE && ((from + at) & 3u) == 0u && made[j + 1u] == at + 1u && made[j + 2u] == at + 2u &&
+           made[j + 3u] == at + 3u;
+}
+
+void store_four(uint i, uint j, uint c, uint on)
+{
+    vec4 v;
+    [[unroll]] for (uint k = 0u; k < 4u; k++) v[k] = finished_at(acc[i][j + k], c, made[j + k] + on);
+    y_put4((made_offset + made[j] + on) / 4u, v);
+}
+
 void store()
 {
     [[unroll]] for (uint i = 0u; i < CHANNELS; i++) {
         if (channel + i < made_channels) {
             uint c = group * made_channels + channel + i, on = (channel + i) * made_h * made_w;
-            [[unroll]] for (uint j = 0u; j < WIDTH; j++) {
-                if (made[j] != NOWHERE)
-                    y[made_offset + made[j] + on] = finished_at(acc[i][j], c, made[j] + on);
+            [[unroll]] for (uint j = 0u; j < WIDTH; j += 4u) {
+                if (y_HALF && halves_lie(j, made_offset + on))
+                    store_four(i, j, c, on);
+                else
+                    [[unroll]] for (uint k = 0u; k < 4u; k++) {
+                        uint to = made[j + k] + on;
+                        if (made[j + k] != NOWHERE)
+                            y_put(made_offset + to, finished_at(acc[i][j + k], c, to));
+                    }
             }
         }
     }

@@ -5,11 +5,12 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
+#include "lib/storage.glsl"
 
 DTI_PUSH(DTI_ARGS_CONV)
 #include "lib/tile.glsl"
-layout(binding = 0) readonly buffer buffer_y { float y[]; };
-layout(binding = 1) readonly buffer buffer_x { float x[]; };
+DTI_READS(0u, y)
+DTI_READS(1u, x)
 layout(binding = 2) writeonly buffer buffer_w { float w[]; };
 
 #include "lib/conv_part.glsl"
@@ -44,13 +45,13 @@ void add_position(uint b, uint p, uint q)
         uint row = uint(origin_h[j] + int(p * args.stride_h));
         uint col = uint(origin_w[j] + int(q * args.stride_w));
         bool inside = row < args.ih && col < args.iw;
-        float loaded = x[inside ? plane[j] + image + row * args.iw + col : plane[j]];
+        float loaded = x_get(inside ? plane[j] + image + row * args.iw + col : plane[j]);
         value[j] = inside ? loaded : 0.0;
     }
     uint size = args.oh * args.ow, last = args.co - 1u;
     uint from = args.y_offset + (b * args.groups + group) * args.co * size + p * args.ow + q;
     [[unroll]] for (uint i = 0u; i < CHANNELS; i++) {
-        float dy = y[from + min(channel + i, last) * size];
+        float dy = y_get(from + min(channel + i, last) * size);
         [[unroll]] for (uint j = 0u; j < WEIGHTS; j++) acc[i][j] += dy * value[j];
     }
 }

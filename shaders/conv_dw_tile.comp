@@ -3,17 +3,17 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
+#include "lib/storage.glsl"
 
 DTI_PUSH(DTI_ARGS_CONV)
-layout(binding = 0) readonly buffer buffer_y { float y[]; };
-layout(binding = 1) readonly buffer buffer_x { float x[]; };
+DTI_READS(0u, y)
+DTI_READS(1u, x)
 layout(binding = 2) writeonly buffer buffer_w { float w[]; };
-layout(binding = 0) readonly buffer buffer_y4 { vec4 y4[]; };
 layout(binding = 2) writeonly buffer buffer_w4 { vec4 w4[]; };
 
-#define SOURCE x
-#define A_ONE(at) y[at]
-#define A_FOUR(at) y4[at]
+#define SOURCE(at) x_get(at)
+#define A_ONE(at) y_get(at)
+#define A_FOUR(at) y_get4(at)
 #include "lib/conv_part.glsl"
 #include "lib/conv_tile.glsl"
 

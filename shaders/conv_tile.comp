@@ -3,18 +3,17 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
+#include "lib/storage.glsl"
 
 DTI_PUSH(DTI_ARGS_CONV)
-layout(binding = 0) readonly buffer buffer_source { float source[]; };
-layout(binding = 1) readonly buffer buffer_w { float w[]; };
-layout(binding = 2) writeonly buffer buffer_made { float made[]; };
-layout(binding = 3) readonly buffer buffer_z { float z[]; };
-layout(binding = 1) readonly buffer buffer_w4 { vec4 w4[]; };
-layout(binding = 2) writeonly buffer buffer_made4 { vec4 made4[]; };
+DTI_READS(0u, source)
+DTI_READS(1u, w)
+DTI_WRITES(2u, writeonly, made)
+DTI_READS(3u, z)
 
-#define SOURCE source
-#define A_ONE(at) w[at]
-#define A_FOUR(at) w4[at]
+#define SOURCE(at) source_get(at)
+#define A_ONE(at) w_get(at)
+#define A_FOUR(at) w_get4(at)
 #include "lib/conv_tile.glsl"
 
 const bool ADJOINT = (spec3 & DTI_CONV_ADJOINT) != 0u;
@@ -74,12 +73,12 @@ float finished(float value, uint m, uint to)
 
 void write(uint to, float value)
 {
-    made[made_offset + to] = value;
+    made_put(made_offset + to, value);
 }
 
 void write_four(uint to, vec4 value)
 {
-    made4[(made_offset + to) >> 2] = value;
+    made_put4((made_offset + to) >> 2, value);
 }
 
 void main()

@@ -5,15 +5,12 @@
 #include "lib/types.glsl"
 #include "lib/step.glsl"
 #include "lib/fours.glsl"
+#include "lib/storage.glsl"
 #include "lib/rng.glsl"
 
 DTI_PUSH(DTI_ARGS_DROPOUT)
-layout(binding = 0) readonly buffer buffer_x { float x[]; };
-layout(binding = 0) readonly buffer buffer_x4 { vec4 x4[]; };
-layout(binding = 1) writeonly buffer buffer_y { float y[]; };
-layout(binding = 1) writeonly buffer buffer_y4 { vec4 y4[]; };
-DTI_WORDS_IN(float, vec4, x)
-DTI_WORDS_OUT(float, vec4, y)
+DTI_READS(0u, x)
+DTI_WRITES(1u, writeonly, y)
 
 /* The words of four elements that follow each other: of one counter, or of two. Where an invocation
  * has one element (fours.glsl), the first alone is right. */

@@ -1,8 +1,10 @@
 /* y[i, :] = table[index[i], :]: an invocation for each element of y, or four of a row that follow
- * each other (spec2), words as they are. An index outside the table gives NaN. */
+ * each other (spec2), words as they are, or
+ * floats rounded to 16 bits. An index outside the table gives NaN. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
+#include "lib/storage.glsl"
 #include "lib/divide.glsl"
 #include "lib/fours.glsl"
 
@@ -10,8 +12,21 @@ DTI_PUSH(DTI_ARGS_GATHER)
 layout(binding = 0) readonly buffer buffer_table { uint table[]; };
 layout(binding = 0) readonly buffer buffer_table4 { uvec4 table4[]; };
 layout(binding = 1) readonly buffer buffer_index { int index[]; };
-layout(binding = 2) writeonly buffer buffer_y { uint y[]; };
-layout(binding = 2) writeonly buffer buffer_y4 { uvec4 y4[]; };
+layout(binding = 2) writeonly buffer buffer_whole { uint whole[]; };
+layout(binding = 2) writeonly buffer buffer_whole4 { uvec4 whole4[]; };
+DTI_WRITES(2u, writeonly, y)
+
+void write(uint to, uvec4 words)
+{
+    if (WIDTH == 4u && y_HALF)
+        y_put4(to / 4u, uintBitsToFloat(words));
+    else if (WIDTH == 4u)
+        whole4[to / 4u] = words;
+    else if (y_HALF)
+        y_put(to, uintBitsToFloat(words.x));
+    else
+        whole[to] = words.x;
+}
 
 void main()
 {
@@ -23,13 +38,9 @@ void main()
     uint at = args.table_offset + from * args.cols + (i - row * args.cols);
     uvec4 words = uvec4(floatBitsToUint(DTI_NAN));
     bool inside = from < args.table_rows;
-    if (WIDTH == 4u) {
-        if (inside)
-            words = table4[at / 4u];
-        y4[to / 4u] = words;
-    } else {
-        if (inside)
-            words.x = table[at];
-        y[to] = words.x;
-    }
+    if (WIDTH == 4u && inside)
+        words = table4[at / 4u];
+    else if (inside)
+        words.x = table[at];
+    write(to, words);
 }

@@ -10,16 +10,15 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
+#include "lib/storage.glsl"
 layout(constant_id = 4) const uint spec3 = 0u;
 
 DTI_PUSH(DTI_ARGS_NORM)
-layout(binding = 0) readonly buffer buffer_x { float x[]; };
-layout(binding = 0) readonly buffer buffer_x4 { vec4 x4[]; };
+DTI_READS(0u, x)
 layout(binding = 1) readonly buffer buffer_stats { float stats[]; };
-layout(binding = 1) readonly buffer buffer_dy4 { vec4 dy4[]; };
+DTI_READS(1u, dy)
 layout(binding = 2) readonly buffer buffer_w { float w[]; };
-layout(binding = 3) writeonly buffer buffer_y { float y[]; };
-layout(binding = 3) writeonly buffer buffer_y4 { vec4 y4[]; };
+DTI_WRITES(3u, writeonly, y)
 
 #include "lib/norm.glsl"
 
@@ -58,28 +57,28 @@ void main()
     if ((spec3 & DTI_NORM_FOURS) != 0u) { /* in one channel and one group */
         vec4 f = factors_of(p), v;
         if (BATCH_DX) {
-            v = dy4[from / 4u];
+            v = dy_get4(from / 4u);
             if (spec0 != 0u)
-                v -= f.y + f.z * (x4[at / 4u] - f.w);
+                v -= f.y + f.z * (x_get4(at / 4u) - f.w);
             v *= f.x;
         } else {
-            v = dti_norm_value4(x4[at / 4u], vec4(f.x), vec4(f.y), f.z);
+            v = dti_norm_value4(x_get4(at / 4u), vec4(f.x), vec4(f.y), f.z);
         }
-        y4[to / 4u] = v;
+        y_put4(to / 4u, v);
         return;
     }
     for (uint i = 0u; i < 4u && e + i < args.n; i++) {
         vec4 f = factors_of(p);
         float v;
         if (BATCH_DX) {
-            v = stats[from + i]; /* dy */
+            v = dy_get(from + i);
             if (spec0 != 0u)
-                v -= f.y + f.z * (x[at + i] - f.w);
+                v -= f.y + f.z * (x_get(at + i) - f.w);
             v *= f.x;
         } else {
-            v = dti_norm_value(x[at + i], f.xyz);
+            v = dti_norm_value(x_get(at + i), f.xyz);
         }
-        y[to + i] = v;
+        y_put(to + i, v);
         dti_norm_place_next(p);
     }
 }

@@ -5,6 +5,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
+#include "lib/storage.glsl"
 #include "lib/reduce.glsl"
 #include "lib/runs.glsl"
 #include "lib/sums.glsl"
@@ -14,11 +15,9 @@ layout(constant_id = 3) const uint spec2 = 0u;
 layout(constant_id = 4) const uint spec3 = 0u;
 
 DTI_PUSH(DTI_ARGS_NORM)
-layout(binding = 0) readonly buffer buffer_x { float x[]; };
-layout(binding = 0) readonly buffer buffer_x4 { vec4 x4[]; };
+DTI_READS(0u, x)
 layout(binding = 1) readonly buffer buffer_stats { float stats[]; };
-layout(binding = 2) readonly buffer buffer_dy { float dy[]; };
-layout(binding = 2) readonly buffer buffer_dy4 { vec4 dy4[]; };
+DTI_READS(2u, dy)
 layout(binding = 3) writeonly buffer buffer_dw { float dw[]; };
 
 #include "lib/stats.glsl"
@@ -43,8 +42,8 @@ vec2 runs_of(dti_norm_chunk c)
         dti_runs r = dti_runs_start(c.first / 4u, args.spatial / 4u, pitch / 4u);
         for (uint k = gl_LocalInvocationID.x; k < c.count / 4u; k += gl_WorkGroupSize.x) {
             vec2 norm = norm_of(group + r.run * groups_on);
-            vec4 g = dy4[dy_at / 4u + r.at];
-            s += g * ((x4[x_at / 4u + r.at] - norm.x) * norm.y);
+            vec4 g = dy_get4(dy_at / 4u + r.at);
+            s += g * ((x_get4(x_at / 4u + r.at) - norm.x) * norm.y);
             t += g;
             dti_runs_next(r);
         }
@@ -53,8 +52,8 @@ vec2 runs_of(dti_norm_chunk c)
     dti_runs r = dti_runs_start(c.first, args.spatial, pitch);
     for (uint k = gl_LocalInvocationID.x; k < c.count; k += gl_WorkGroupSize.x) {
         vec2 norm = norm_of(group + r.run * groups_on);
-        float g = dy[dy_at + r.at];
-        s = vec4(s.x + g * ((x[x_at + r.at] - norm.x) * norm.y), s.yzw).yzwx;
+        float g = dy_get(dy_at + r.at);
+        s = vec4(s.x + g * ((x_get(x_at + r.at) - norm.x) * norm.y), s.yzw).yzwx;
         t = vec4(t.x + g, t.yzw).yzwx;
         dti_runs_next(r);
     }
@@ -80,8 +79,8 @@ void columns_of(dti_norm_chunk c, out vec4 s, out vec4 t)
             mean = vec4(norm.x);
             rstd = vec4(norm.y);
         }
-        vec4 g = dy4[(args.dy_offset + e) / 4u];
-        dti_add(sums, mat2x4(g * ((x4[(args.x_offset + e) / 4u] - mean) * rstd), g));
+        vec4 g = dy_get4((args.dy_offset + e) / 4u);
+        dti_add(sums, mat2x4(g * ((x_get4((args.x_offset + e) / 4u) - mean) * rstd), g));
     }
     mat2x4 all = dti_sum(sums);
     s = dti_group_sum4(all[0], c.count);

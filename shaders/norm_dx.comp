@@ -6,6 +6,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
+#include "lib/storage.glsl"
 #include "lib/reduce.glsl"
 #include "lib/runs.glsl"
 #include "lib/sums.glsl"
@@ -15,14 +16,11 @@ DTI_SUMS_OF(vec4)
 layout(constant_id = 4) const uint spec3 = 0u;
 
 DTI_PUSH(DTI_ARGS_NORM)
-layout(binding = 0) readonly buffer buffer_x { float x[]; };
-layout(binding = 0) readonly buffer buffer_x4 { vec4 x4[]; };
-layout(binding = 1) readonly buffer buffer_dy { float dy[]; };
-layout(binding = 1) readonly buffer buffer_dy4 { vec4 dy4[]; };
+DTI_READS(0u, x)
+DTI_READS(1u, dy)
 layout(binding = 2) readonly buffer buffer_w { float w[]; };
 layout(binding = 2) readonly buffer buffer_w4 { vec4 w4[]; };
-layout(binding = 3) writeonly buffer buffer_dx { float dx[]; };
-layout(binding = 3) writeonly buffer buffer_dx4 { vec4 dx4[]; };
+DTI_WRITES(3u, writeonly, dx)
 
 const uint HELD = DTI_LIES_HELD;
 const bool ALL_HELD = DTI_ALL_HELD;
@@ -80,7 +78,7 @@ dti_runs runs_of_fours()
 
 vec4 weighted4(group_place p, dti_runs r)
 {
-    vec4 g = dy4[p.dy_at / 4u + r.at];
+    vec4 g = dy_get4(p.dy_at / 4u + r.at);
     if (spec1 == 0u)
         return g;
     uint at = args.w_offset + p.channel;
@@ -107,7 +105,7 @@ void by_fours(group_place p)
     dti_runs r = runs_of_fours();
     DTI_EACH_HELD {
         if (lane + i * gl_WorkGroupSize.x < fours) {
-            xs[i] = x4[p.x_at / 4u + r.at];
+            xs[i] = x_get4(p.x_at / 4u + r.at);
             gs[i] = weighted4(p, r);
             sum += xs[i];
         }
@@ -116,7 +114,7 @@ void by_fours(group_place p)
     dti_runs more = r;
     if (spec0 == 0u)
         DTI_EACH_MORE(fours) {
-            sum += x4[p.x_at / 4u + r.at];
+            sum += x_get4(p.x_at / 4u + r.at);
             dti_runs_next(r);
             if (is_run(k)) {
                 dti_add(sum_runs, sum_of(sum));
@@ -135,7 +133,7 @@ void by_fours(group_place p)
     }
     r = more;
     DTI_EACH_MORE(fours) {
-        DTI_ADD(x4[p.x_at / 4u + r.at], weighted4(p, r))
+        DTI_ADD(x_get4(p.x_at / 4u + r.at), weighted4(p, r))
         dti_runs_next(r);
         if (is_run(k)) {
             dti_add(runs, vec4(sum_of(squares), sum_of(lost), sum_of(ones), sum_of(twos)));
@@ -147,12 +145,12 @@ void by_fours(group_place p)
     r = runs_of_fours();
     DTI_EACH_HELD {
         if (lane + i * gl_WorkGroupSize.x < fours)
-            dx4[p.dx_at / 4u + r.at] = l.rstd * (gs[i] - l.shift - l.slope * (xs[i] - l.mean));
+            dx_put4(p.dx_at / 4u + r.at, l.rstd * (gs[i] - l.shift - l.slope * (xs[i] - l.mean)));
         dti_runs_next(r);
     }
     DTI_EACH_MORE(fours) {
-        vec4 d = x4[p.x_at / 4u + r.at] - l.mean;
-        dx4[p.dx_at / 4u + r.at] = l.rstd * (weighted4(p, r) - l.shift - l.slope * d);
+        vec4 d = x_get4(p.x_at / 4u + r.at) - l.mean;
+        dx_put4(p.dx_at / 4u + r.at, l.rstd * (weighted4(p, r) - l.shift - l.slope * d));
         dti_runs_next(r);
     }
 }
@@ -163,7 +161,7 @@ void by_fours(group_place p)
  * it. */
 float weighted(group_place p, dti_runs r)
 {
-    float g = dy[p.dy_at + r.at];
+    float g = dy_get(p.dy_at + r.at);
     return spec1 == 0u ? g : g * w[args.w_offset + p.channel + r.run];
 }
 
@@ -174,21 +172,21 @@ void one_by_one(group_place p)
     if (spec0 == 0u) {
         dti_sum_float sum = DTI_SUM_NONE(float);
         for (uint k = lane; k < args.cols; k += gl_WorkGroupSize.x)
-            dti_add(sum, x[p.x_at + k]);
+            dti_add(sum, x_get(p.x_at + k));
         mean = mean_of(dti_sum(sum));
     }
     dti_sum_vec4 sums = DTI_SUM_NONE(vec4);
     dti_runs start = dti_runs_start(0u, args.spatial, args.spatial), r = start;
     for (uint k = lane; k < args.cols; k += gl_WorkGroupSize.x) {
-        float d = x[p.x_at + k] - mean, g = weighted(p, r);
+        float d = x_get(p.x_at + k) - mean, g = weighted(p, r);
         dti_add(sums, vec4(d * d, d, g, g * d));
         dti_runs_next(r);
     }
     group_line l = line_of(mean, dti_sum(sums));
     r = start;
     for (uint k = lane; k < args.cols; k += gl_WorkGroupSize.x) {
-        float d = x[p.x_at + k] - l.mean;
-        dx[p.dx_at + k] = l.rstd * (weighted(p, r) - l.shift - l.slope * d);
+        float d = x_get(p.x_at + k) - l.mean;
+        dx_put(p.dx_at + k, l.rstd * (weighted(p, r) - l.shift - l.slope * d));
         dti_runs_next(r);
     }
 }

@@ -10,6 +10,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
+#include "lib/storage.glsl"
 #include "lib/reduce.glsl"
 #include "lib/runs.glsl"
 #include "lib/sums.glsl"
@@ -19,13 +20,11 @@ layout(constant_id = 3) const uint spec2 = 0u;
 layout(constant_id = 4) const uint spec3 = 0u;
 
 DTI_PUSH(DTI_ARGS_NORM)
-layout(binding = 0) readonly buffer buffer_x { float x[]; };
-layout(binding = 0) readonly buffer buffer_x4 { vec4 x4[]; };
+DTI_READS(0u, x)
 layout(binding = 1) readonly buffer buffer_w { float w[]; };
 layout(binding = 1) readonly buffer buffer_w4 { vec4 w4[]; };
 layout(binding = 1) writeonly buffer buffer_pairs { float pairs[]; };
-layout(binding = 2) writeonly buffer buffer_y { float y[]; };
-layout(binding = 2) writeonly buffer buffer_y4 { vec4 y4[]; };
+DTI_WRITES(2u, writeonly, y)
 layout(binding = 3) buffer buffer_stats { float stats[]; };
 
 #define DTI_NORM_X
@@ -47,7 +46,7 @@ float one(uint at, uint channel, vec2 norm)
         factor *= w[args.w_offset + channel];
     if (spec0 == DTI_NORM_AFFINE)
         shift = w[args.b_offset + channel];
-    return dti_norm_value(x[args.x_offset + at], vec3(factor, shift, norm.x));
+    return dti_norm_value(x_get(args.x_offset + at), vec3(factor, shift, norm.x));
 }
 
 /* Of four, which have one channel, or with spatial = 1 one each. */
@@ -98,7 +97,7 @@ void held(group_walk g, uint group)
     bool rms = (spec2 & DTI_NORM_GROUP_RMS) != 0u;
     DTI_EACH_HELD {
         if (lane + i * gl_WorkGroupSize.x < fours)
-            v[i] = x4[(args.x_offset + g.base) / 4u + r.at];
+            v[i] = x_get4((args.x_offset + g.base) / 4u + r.at);
         dti_runs_next(r);
     }
     for (uint pass = rms ? 1u : 0u; pass < 2u; pass++) {
@@ -120,7 +119,7 @@ void held(group_walk g, uint group)
     r = start;
     DTI_EACH_HELD {
         if (lane + i * gl_WorkGroupSize.x < fours)
-            y4[(args.y_offset + g.base) / 4u + r.at] = four(v[i], own_channel(g, r), norm);
+            y_put4((args.y_offset + g.base) / 4u + r.at, four(v[i], own_channel(g, r), norm));
         dti_runs_next(r);
     }
 }
@@ -175,8 +174,8 @@ void main()
     if (fours) {
         dti_runs r = dti_runs_start(c.first / 4u, length / 4u, pitch / 4u);
         for (uint k = lane; k < c.count / 4u; k += gl_WorkGroupSize.x) {
-            vec4 value = x4[(args.x_offset + base) / 4u + r.at];
-            y4[(args.y_offset + base) / 4u + r.at] = four(value, own_channel(g, r), norm);
+            vec4 value = x_get4((args.x_offset + base) / 4u + r.at);
+            y_put4((args.y_offset + base) / 4u + r.at, four(value, own_channel(g, r), norm));
             dti_runs_next(r);
         }
         return;
@@ -184,7 +183,7 @@ void main()
     dti_runs r = dti_runs_start(c.first, length, pitch);
     for (uint k = lane; k < c.count; k += gl_WorkGroupSize.x) {
         uint own = args.batch == 1u ? 0u : args.spatial == 1u ? r.at : r.run;
-        y[args.y_offset + base + r.at] = one(base + r.at, g.channel + own, norm);
+        y_put(args.y_offset + base + r.at, one(base + r.at, g.channel + own, norm));
         dti_runs_next(r);
     }
 }

@@ -12,16 +12,17 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
+#include "lib/storage.glsl"
 #include "lib/divide.glsl"
 #include "lib/sums.glsl"
 
 DTI_SUMS_OF(float)
 
 DTI_PUSH(DTI_ARGS_POOL)
-layout(binding = 0) readonly buffer buffer_x { float x[]; };
-layout(binding = 1) readonly buffer buffer_g { float g[]; };
-layout(binding = 1) writeonly buffer buffer_average { float average[]; };
-layout(binding = 2) writeonly buffer buffer_largest { float largest[]; };
+DTI_READS(0u, x)
+DTI_READS(1u, g)
+DTI_WRITES(1u, writeonly, average)
+DTI_WRITES(2u, writeonly, largest)
 
 const bool GRAD = SIDE == DTI_SIDE_AVG_POOL_GRAD || SIDE == DTI_SIDE_MAX_POOL_GRAD;
 
@@ -89,7 +90,7 @@ float avg_pool(uvec3 at)
     dti_sum_float sums = DTI_SUM_NONE(float);
     for (uint i = rows.x; i < rows.y; i++) {
         for (uint j = cols.x; j < cols.y; j++)
-            dti_add(sums, x[base + i * args.iw + j]);
+            dti_add(sums, x_get(base + i * args.iw + j));
     }
     return dti_sum(sums) / float(rows.z * cols.z);
 }
@@ -104,7 +105,7 @@ float avg_pool_grad(uvec3 at)
     float sum = 0.0;
     for (uint p = ps.x; p < ps.y; p++) {
         for (uint q = qs.x; q < qs.y; q++)
-            sum += x[base + p * args.ow + q] / float(average_rows(p).z * average_cols(q).z);
+            sum += x_get(base + p * args.ow + q) / float(average_rows(p).z * average_cols(q).z);
     }
     return sum;
 }
@@ -116,12 +117,12 @@ uint largest_of(uint base, uint p, uint q)
     ivec2 rows = window(p, args.stride_h, args.pad_h, args.kh, args.ih);
     ivec2 cols = window(q, args.stride_w, args.pad_w, args.kw, args.iw);
     uint best_at = uint(rows.x) * args.iw + uint(cols.x);
-    float best = x[base + best_at];
+    float best = x_get(base + best_at);
     bool found_nan = false;
     for (int i = rows.x; i < rows.y; i++) {
         for (int j = cols.x; j < cols.y; j++) {
             uint at = uint(i) * args.iw + uint(j);
-            float value = x[base + at];
+            float value = x_get(base + at);
             bool is_nan = dti_is_nan(value);
             if (is_nan || (!found_nan && value > best)) {
                 best = value;
@@ -142,7 +143,7 @@ float max_pool_grad(uvec3 at)
     for (uint p = ps.x; p < ps.y; p++) {
         for (uint q = qs.x; q < qs.y; q++) {
             if (largest_of(base, p, q) == own)
-                sum += g[args.y_offset + (at.x * args.oh + p) * args.ow + q];
+                sum += g_get(args.y_offset + (at.x * args.oh + p) * args.ow + q);
         }
     }
     return sum;
@@ -156,15 +157,16 @@ void main()
         return;
     uvec3 at = plane_place(e, size.x, size.y, args.by[GRAD ? 0 : 2], args.by[GRAD ? 1 : 3]);
     if (SIDE == DTI_SIDE_AVG_POOL) {
-        average[args.y_offset + e] = avg_pool(at);
+        average_put(args.y_offset + e, avg_pool(at));
     } else if (SIDE == DTI_SIDE_AVG_POOL_GRAD) {
-        average[args.x_offset + e] = avg_pool_grad(at);
+        average_put(args.x_offset + e, avg_pool_grad(at));
     } else if (SIDE == DTI_SIDE_MAX_POOL) {
         uint base = at.x * args.ih * args.iw;
-        largest[args.y_offset + e] = g[args.g_offset + base + largest_of(args.x_offset + base, at.y, at.z)];
+        uint from = args.g_offset + base + largest_of(args.x_offset + base, at.y, at.z);
+        largest_put(args.y_offset + e, g_get(from));
     } else {
         float sum = max_pool_grad(at);
-        bool keep = spec1 != DTI_EPILOGUE_RELU_GRAD || x[args.x_offset + e] > 0.0;
-        largest[args.g_offset + e] = keep ? sum : 0.0;
+        bool keep = spec1 != DTI_EPILOGUE_RELU_GRAD || x_get(args.x_offset + e) > 0.0;
+        largest_put(args.g_offset + e, keep ? sum : 0.0);
     }
 }

@@ -8,11 +8,12 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
+#include "lib/storage.glsl"
 #include "lib/fold.glsl"
 
 DTI_PUSH(DTI_ARGS_REDUCE)
-layout(binding = 0) readonly buffer buffer_x { float x[]; };
-layout(binding = 1) writeonly buffer buffer_y { float y[]; };
+DTI_READS(0u, x)
+DTI_WRITES(1u, writeonly, y)
 
 #include "lib/reduced.glsl"
 
@@ -64,5 +65,5 @@ void main()
         if (SIDE == DTI_SIDE_REDUCE_COLUMN)
             value = joined_column(lane);
     }
-    y[args.y_offset + i] = value * args.scale;
+    y_put(args.y_offset + i, value * args.scale);
 }

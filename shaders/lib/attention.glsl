@@ -56,19 +56,20 @@ rows side_of(bool keys, bool second, uint first)
 /* v[n] = the four elements from at[n] on in one of the first two bindings, those beyond `left` as 0; 0
  * of NONE. No load waits for a branch, so all are on their way at once. */
 #define NONE 0xffffffffu
-#define READ_FROM(v, array, array4, at, COUNT, left)                                               \
+#define READ_FROM(v, array, at, COUNT, left)                                                       \
     [[unroll]] for (uint n = 0u; n < COUNT; n++)                                                   \
     {                                                                                              \
         uint first = at[n] == NONE ? 0u : at[n];                                                   \
         if (BY_FOURS)                                                                              \
-            v[n] = array4[first / 4u];                                                             \
-        for (uint e = 0u; e < 4u && !BY_FOURS; e++) v[n][e] = array[first + (e < left ? e : 0u)];  \
+            v[n] = array##_get4(first / 4u);                                                       \
+        for (uint e = 0u; e < 4u && !BY_FOURS; e++)                                                \
+            v[n][e] = array##_get(first + (e < left ? e : 0u));                                    \
     }
 #define READ(v, from, at, COUNT, left)                                                             \
     if (from == 0u)                                                                                \
-        READ_FROM(v, q, q4, at, COUNT, left)                                                       \
+        READ_FROM(v, q, at, COUNT, left)                                                           \
     else                                                                                           \
-        READ_FROM(v, kv, kv4, at, COUNT, left)                                                     \
+        READ_FROM(v, kv, at, COUNT, left)                                                          \
     [[unroll]] for (uint n = 0u; n < COUNT; n++)                                                   \
     {                                                                                              \
         for (uint e = 0u; e < 4u; e++)                                                             \

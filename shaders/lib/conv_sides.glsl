@@ -87,7 +87,7 @@ float finished_at(float value, uint c, uint to)
     const bool masked = spec1 == DTI_EPILOGUE_RELU_GRAD, relu = spec1 == DTI_EPILOGUE_RELU;
     float other = 0.0;
     if (masked || spec0 != 0u)
-        other = z[args.z_offset + (masked ? to : c)];
+        other = z_get(args.z_offset + (masked ? to : c));
     float sum = masked ? value : value + other;
     return (masked && !(other > 0.0)) || (relu && sum < 0.0) ? 0.0 : sum;
 }

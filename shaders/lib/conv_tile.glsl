@@ -117,7 +117,7 @@ void load(uint step)
         if (i < B_EACH) {
             uvec3 k = k_places[first + b_row + i].xyz;
             b_inside[i] = place.row + k.y < product.image_h && place.col + k.z < product.image_w;
-            b_next[i] = SOURCE[b_inside[i] ? place.at + k.x : product.image];
+            b_next[i] = SOURCE(b_inside[i] ? place.at + k.x : product.image);
         }
     }
     if (has_a()) {

@@ -50,17 +50,17 @@ float dti_reduced(uint i, uint first, uint step)
     if ((spec2 & DTI_REDUCE_LINE) != 0u) { /* from the last axis on */
         uint apart = step * args.x_stride[DTI_AXES - 1], at = base + j * args.x_stride[DTI_AXES - 1];
         for (; j + 7u * step < args.r; j += 8u * step, at += 8u * apart) {
-            vec4 a = vec4(x[at], x[at + apart], x[at + 2u * apart], x[at + 3u * apart]);
-            uint more = at + 4u * apart;
-            vec4 b = vec4(x[more], x[more + apart], x[more + 2u * apart], x[more + 3u * apart]);
+            vec4 a, b;
+            [[unroll]] for (uint k = 0u; k < 4u; k++) a[k] = x_get(at + k * apart);
+            [[unroll]] for (uint k = 0u; k < 4u; k++) b[k] = x_get(at + (4u + k) * apart);
             [[unroll]] for (uint k = 0u; k < 4u; k++) run = dti_fold(run, a[k]);
             [[unroll]] for (uint k = 0u; k < 4u; k++) run = dti_fold(run, b[k]);
             dti_reduced_next(8u);
         }
-        for (; j < args.r; j += step, at += apart) run = dti_fold(run, x[at]);
+        for (; j < args.r; j += step, at += apart) run = dti_fold(run, x_get(at));
     } else {
         for (; j < args.r; j += step) {
-            run = dti_fold(run, x[base + dti_reduced_walk(j, GONE)]);
+            run = dti_fold(run, x_get(base + dti_reduced_walk(j, GONE)));
             dti_reduced_next(1u);
         }
     }

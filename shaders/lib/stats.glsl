@@ -42,7 +42,7 @@ vec2 dti_norm_moments(uint base, dti_norm_chunk c, float mean)
     if ((spec3 & DTI_NORM_FOURS_X) != 0u) {
         dti_runs r = dti_runs_start(c.first / 4u, length / 4u, pitch / 4u);
         for (uint k = gl_LocalInvocationID.x; k < c.count / 4u; k += gl_WorkGroupSize.x) {
-            vec4 d = x4[base / 4u + r.at] - mean;
+            vec4 d = x_get4(base / 4u + r.at) - mean;
             s += d;
             t += d * d;
             dti_runs_next(r);
@@ -51,7 +51,7 @@ vec2 dti_norm_moments(uint base, dti_norm_chunk c, float mean)
     }
     dti_runs r = dti_runs_start(c.first, length, pitch);
     for (uint k = gl_LocalInvocationID.x; k < c.count; k += gl_WorkGroupSize.x) {
-        float d = x[base + r.at] - mean;
+        float d = x_get(base + r.at) - mean;
         s = vec4(s.x + d, s.yzw).yzwx; /* four sums in turn: each is a quarter as long */
         t = vec4(t.x + d * d, t.yzw).yzwx;
         dti_runs_next(r);

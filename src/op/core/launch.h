@@ -250,6 +250,10 @@ static inline bool dti_launch_takes_half(const dti_launch *launch, int binding, 
         return kernel->halves && (!kernel->stage || kernel->stage(launch, binding).each >= 0);
     return kernel->grid_halves && kernel->grid_halves(launch, binding);
 }
+/* .grid_halves of kernels that take them where the CPU's do. */
+static inline bool dti_launch_halves_as_cpu(const dti_launch *launch, int binding) {
+    return dti_launch_takes_half(launch, binding, false);
+}
 /* .moves of kernels that only move words. */
 static inline bool dti_launch_only_moves(const dti_launch *launch) {
     return true;

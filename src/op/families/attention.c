@@ -452,19 +452,27 @@ static uint64_t dti_attention_rounds(const dti_launch *l, uint32_t local) {
     return dti_attention_others(l) * (fours * (deep + wide) + 12) + DTI_ROUNDS_FEW;
 }
 
+/* In f32 where one reads again what it has stored. */
+static bool dti_attention_grid_halves(const dti_launch *l, int binding) {
+    return binding < 2 || (binding == 3 && l->kernel == DTI_K_ATTENTION_GRAD &&
+                           dti_attention_others(l) <= DTI_ATTENTION_BLOCKS);
+}
+
 /* (q, k and v, mask, rows of y, largest scores and logarithms) */
 DTI_KERNEL(ATTENTION, attention, "rrrw", GROUP, .run = dti_cpu_attention,
            .outer = dti_cpu_items_attention, .grain_of = dti_cpu_grain_attention,
            .scratch_bytes = dti_cpu_scratch_attention, .local = {DTI_ATTENTION_LANES},
            .width = dti_attention_width, .tile = dti_attention_tile, .rounds = dti_attention_rounds,
-           .effort = dti_attention_effort, .halves = true);
+           .effort = dti_attention_effort, .halves = true,
+           .grid_halves = dti_attention_grid_halves);
 
 /* (q, k and v, dy, largest scores and logarithms and sums and mask, dq dk dv) */
 DTI_KERNEL(ATTENTION_GRAD, attention_grad, "rrrw", GROUP, .run = dti_cpu_attention_grad,
            .grain_of = dti_cpu_grain_attention, .outer = dti_cpu_items_attention_grad,
            .scratch_bytes = dti_cpu_scratch_attention, .local = {DTI_ATTENTION_LANES},
            .width = dti_attention_width, .tile = dti_attention_tile, .rounds = dti_attention_rounds,
-           .effort = dti_attention_effort, .halves = true);
+           .effort = dti_attention_effort, .halves = true,
+           .grid_halves = dti_attention_grid_halves);
 
 /* By heads: of queries, keys and values alike. Slopes and drawn weights depend on a head's number,
  * which a tensor rank does not know. */

@@ -367,6 +367,11 @@ static bool dti_conv_sample(uint32_t variant, dti_trial *t) {
     return true;
 }
 
+/* Parts of a sum are of f32. */
+static bool dti_conv_grid_halves(const dti_launch *l, int binding) {
+    return binding != 2 || l->kernel != DTI_K_CONV_DW;
+}
+
 /* 16 x 64; 32 x 64; 64 x 64; 128 x 64; 128 x 128. */
 #define DTI_CONV_RIVALS                                                                            \
     { 0, 1u << 2, 1u << 1 | 1u << 3, 1u << 2 | 1u << 4, 1u << 3 | 1u << 5, 1u << 3 | 1u << 4 }
@@ -374,7 +379,8 @@ static bool dti_conv_sample(uint32_t variant, dti_trial *t) {
 #define DTI_CONV_ROW                                                                               \
     .local = {64, 64, 64, 128, 256, 256}, .rivals = DTI_CONV_RIVALS, .variant = dti_conv_variant,  \
     .tile = dti_conv_spec, .sums_by = 3, .invocations = dti_conv_invocations,                      \
-    .fits = dti_conv_fits_device, .sample = dti_conv_sample, .halves = true
+    .fits = dti_conv_fits_device, .sample = dti_conv_sample, .halves = true,                       \
+    .grid_halves = dti_conv_grid_halves
 #define DTI_CONV_IMAGE_ROW                                                                         \
     DTI_CONV_ROW, .run = dti_cpu_conv, .outer = dti_cpu_items_conv,                                \
                   .grain_of = dti_cpu_grain_conv, .scratch_bytes = dti_cpu_scratch_conv,           \

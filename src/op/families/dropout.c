@@ -138,9 +138,9 @@ static dti_stage dti_dropout_stage(const dti_launch *l, int b) {
 }
 
 DTI_KERNEL(DROPOUT, dropout, "rw", ITEM, .run = dti_cpu_dropout, .halves = true,
-           .stage = dti_dropout_stage, .grain = DTI_GRAIN_FUNCTION, .in_step = dti_dropout_in_step,
-           .tile = dti_dropout_tile, .rounds = dti_rounds_few,
-           .invocations = dti_fours_invocations);
+           .stage = dti_dropout_stage, .grid_halves = dti_launch_any_half,
+           .grain = DTI_GRAIN_FUNCTION, .in_step = dti_dropout_in_step, .tile = dti_dropout_tile,
+           .rounds = dti_rounds_few, .invocations = dti_fours_invocations);
 
 DTI_FAMILY(dropout, .halves = DTI_HALF_ALL, .shape = dti_dropout_shape, .grad = dti_dropout_grad,
            .idle = dti_dropout_idle, .part = dti_dropout_parted);

@@ -119,9 +119,9 @@ static dti_stage dti_gather_stage(const dti_launch *l, int b) {
 
 /* (table, index, y) item = element of y */
 DTI_KERNEL(GATHER, gather, "rrw", ITEM, .run = dti_cpu_gather, .halves = true,
-           .stage = dti_gather_stage, .grain = DTI_GRAIN_COPY,
-           .divides = {1, DTI_WORD(gather, by), {DTI_WORD(gather, cols)}}, .tile = dti_gather_tile,
-           .invocations = dti_fours_invocations);
+           .stage = dti_gather_stage, .grid_halves = dti_launch_halves_as_cpu,
+           .grain = DTI_GRAIN_COPY, .divides = {1, DTI_WORD(gather, by), {DTI_WORD(gather, cols)}},
+           .tile = dti_gather_tile, .invocations = dti_fours_invocations);
 
 DTI_FAMILY(gather, .halves = DTI_HALF_OUT, .shape = dti_gather_shape, .grad = dti_gather_grad,
            .labels = dti_gather_labels, .part = dti_gather_parted, .picks = true);

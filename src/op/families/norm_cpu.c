@@ -588,6 +588,10 @@ static dti_stage dti_norm_group_stage(const dti_launch *l, int b) {
     return (dti_stage){dti_norm_unit(a), b ? a->y_offset : a->x_offset};
 }
 
+static bool dti_norm_group_grid_halves(const dti_launch *l, int b) {
+    return b % 2 == 0;
+}
+
 /* (x, -, -, y), or where there is a gradient (x, dy, -, dx) */
 static dti_stage dti_norm_stage(const dti_launch *l, int b) {
     const dti_args_norm *a = &l->args.norm;
@@ -601,9 +605,9 @@ static dti_stage dti_norm_stage(const dti_launch *l, int b) {
 
 /* (x, stats, and the pairs of chunks) item = chunk; spec0: 1 = RMS */
 DTI_KERNEL(NORM_STATS, norm_stats, "rw", GROUP, .run = dti_cpu_norm_stats, .halves = true,
-           .stage = dti_norm_sums_stage, .outer = dti_cpu_items_norm_groups,
-           .grain_of = dti_cpu_grain_norm_groups, .tile = dti_norm_stats_tile,
-           .rounds = dti_norm_rounds, .effort = dti_norm_stats_effort);
+           .stage = dti_norm_sums_stage, .grid_halves = dti_launch_halves_as_cpu,
+           .outer = dti_cpu_items_norm_groups, .grain_of = dti_cpu_grain_norm_groups,
+           .tile = dti_norm_stats_tile, .rounds = dti_norm_rounds, .effort = dti_norm_stats_effort);
 
 static dti_effort dti_norm_group_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     return dti_norm_groups_effort(&l->args.norm, l->spec[2] & DTI_NORM_GROUP_WHOLE ? 3 : 1, local);
@@ -623,10 +627,10 @@ static uint64_t dti_norm_width(const dti_launch *l) {
 /* (x, w and b, y, stats and pairs) item = chunk; spec0: DTI_NORM_*; spec1; spec2:
  * DTI_NORM_GROUP_* */
 DTI_KERNEL(NORM_GROUP, norm_group, "rrwu", GROUP, .run = dti_cpu_norm_group, .halves = true,
-           .stage = dti_norm_group_stage, .outer = dti_cpu_items_norm_group,
-           .grain_of = dti_cpu_grain_norm_group, .scratch_bytes = dti_cpu_scratch_norm,
-           .takes = dti_norm_takes, .width = dti_norm_width, .tile = dti_norm_group_tile,
-           .rounds = dti_norm_rounds, .effort = dti_norm_group_effort);
+           .stage = dti_norm_group_stage, .grid_halves = dti_norm_group_grid_halves,
+           .outer = dti_cpu_items_norm_group, .grain_of = dti_cpu_grain_norm_group,
+           .scratch_bytes = dti_cpu_scratch_norm, .takes = dti_norm_takes, .width = dti_norm_width,
+           .tile = dti_norm_group_tile, .rounds = dti_norm_rounds, .effort = dti_norm_group_effort);
 
 static dti_effort dti_norm_finish_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     return dti_effort_rows(l->items, l->args.norm.chunks, 2, local);
@@ -644,8 +648,9 @@ DTI_KERNEL(NORM_FINISH, norm_finish, "urrw", GROUP, .run = dti_cpu_norm_finish,
 
 /* Of what goes element by element. */
 #define DTI_NORM_ROW                                                                               \
-    .halves = true, .stage = dti_norm_stage, .grain_of = dti_cpu_grain_norm,                       \
-    .scratch_bytes = dti_cpu_scratch_norm, .invocations = dti_quarter_invocations,                 \
+    .halves = true, .stage = dti_norm_stage, .grid_halves = dti_launch_halves_as_cpu,              \
+    .grain_of = dti_cpu_grain_norm, .scratch_bytes = dti_cpu_scratch_norm,                         \
+    .invocations = dti_quarter_invocations,                                                        \
     .divides = {3,                                                                                 \
                 DTI_WORD(norm, by),                                                                \
                 {DTI_WORD(norm, spatial), DTI_WORD(norm, channels), DTI_WORD(norm, cols)}}
@@ -668,8 +673,9 @@ static uint64_t dti_norm_dx_rounds(const dti_launch *l, uint32_t local) {
 
 /* (x, dy, w, dx), not batch; item = group; spec0: RMS, spec1: 1 = w */
 DTI_KERNEL(NORM_DX, norm_dx, "rrrw", GROUP, .run = dti_cpu_norm_dx, .halves = true,
-           .stage = dti_norm_stage, .grain_of = dti_cpu_grain_norm_groups, .width = dti_norm_width,
-           .tile = dti_norm_dx_tile, .rounds = dti_norm_dx_rounds, .effort = dti_norm_dx_effort);
+           .stage = dti_norm_stage, .grid_halves = dti_launch_halves_as_cpu,
+           .grain_of = dti_cpu_grain_norm_groups, .width = dti_norm_width, .tile = dti_norm_dx_tile,
+           .rounds = dti_norm_dx_rounds, .effort = dti_norm_dx_effort);
 
 static dti_effort dti_norm_dw_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_norm *a = &l->args.norm;
@@ -678,9 +684,10 @@ static dti_effort dti_norm_dw_effort(const dti_launch *l, uint32_t variant, uint
 
 /* (x, stats, dy, dw and db, or pairs) item = chunk; spec2: 1 = of 4 channels */
 DTI_KERNEL(NORM_DW, norm_dw, "rrrw", GROUP, .run = dti_cpu_norm_dw, .halves = true,
-           .stage = dti_norm_sums_stage, .outer = dti_cpu_items_norm_dw,
-           .grain_of = dti_cpu_grain_norm_dw, .scratch_bytes = dti_cpu_scratch_norm_dw,
-           .tile = dti_norm_dw_tile, .rounds = dti_norm_rounds, .effort = dti_norm_dw_effort);
+           .stage = dti_norm_sums_stage, .grid_halves = dti_launch_halves_as_cpu,
+           .outer = dti_cpu_items_norm_dw, .grain_of = dti_cpu_grain_norm_dw,
+           .scratch_bytes = dti_cpu_scratch_norm_dw, .tile = dti_norm_dw_tile,
+           .rounds = dti_norm_rounds, .effort = dti_norm_dw_effort);
 
 /* (x, dy, [stats|dw|db|w], dx); spec0: 1 = train */
 DTI_KERNEL(BATCH_DX, batch_dx, "rrrw", ITEM, DTI_NORM_ROW, .run = dti_cpu_batch_dx,

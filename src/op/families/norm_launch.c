@@ -116,7 +116,8 @@ static bool dti_norm_takes_stats(dti_emit *e, const dti_args_norm *a, dti_view *
     *taken = list->launches[list->launch_count - 1];
     const dti_args_norm *made = &taken->args.norm;
     const bool finish = taken->kernel == DTI_K_NORM_FINISH;
-    const bool half = dti_is_half(dti_emit_in(e, 0).dtype) || dti_is_half(e->out.dtype);
+    const bool half =
+        !e->workgroups && (dti_is_half(dti_emit_in(e, 0).dtype) || dti_is_half(e->out.dtype));
     if (taken->value[finish ? 3 : 1] != stats->value || made->n != a->n ||
         list->values[stats->value].kind != DTI_VALUE_TRANSIENT)
         return false;

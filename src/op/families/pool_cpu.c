@@ -387,8 +387,8 @@ static dti_stage dti_pool_stage(const dti_launch *l, int b) {
 }
 
 #define DTI_POOL_ROW                                                                               \
-    .halves = true, .stage = dti_pool_stage, .outer = dti_cpu_items_planes,                        \
-    .grain_of = dti_cpu_grain_pool,                                                                \
+    .halves = true, .stage = dti_pool_stage, .grid_halves = dti_launch_any_half,                   \
+    .outer = dti_cpu_items_planes, .grain_of = dti_cpu_grain_pool,                                 \
     .divides = {6,                                                                                 \
                 DTI_WORD(pool, by),                                                                \
                 {DTI_WORD(pool, ih), DTI_WORD(pool, iw), DTI_WORD(pool, oh), DTI_WORD(pool, ow),   \

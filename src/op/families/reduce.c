@@ -512,9 +512,9 @@ static dti_stage dti_reduce_stage(const dti_launch *l, int b) {
 
 #define DTI_REDUCE_DIM(axis) DTI_WORD(reduce, dim) + axis
 #define DTI_REDUCE_ANY                                                                             \
-    .halves = true, .stage = dti_reduce_stage, .run = dti_cpu_reduce, .grain = 16384,              \
-    .scratch_bytes = dti_cpu_scratch_reduce, .each = DTI_WORD(reduce, r), .tile = dti_reduce_tile, \
-    .effort = dti_reduce_effort,                                                                   \
+    .halves = true, .stage = dti_reduce_stage, .grid_halves = dti_launch_any_half,                 \
+    .run = dti_cpu_reduce, .grain = 16384, .scratch_bytes = dti_cpu_scratch_reduce,                \
+    .each = DTI_WORD(reduce, r), .tile = dti_reduce_tile, .effort = dti_reduce_effort,             \
     .divides = {6,                                                                                 \
                 DTI_WORD(reduce, by),                                                              \
                 {DTI_REDUCE_DIM(0), DTI_REDUCE_DIM(1), DTI_REDUCE_DIM(2), DTI_REDUCE_DIM(3),       \
