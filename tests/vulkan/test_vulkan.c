@@ -1261,6 +1261,11 @@ static void vulkan_conv_epilogue(float *image, const float *z, uint32_t n, uint3
     }
 }
 
+/* The launch again, with 16 bits in all bindings that take them: what f32 makes, rounded. `after` is
+ * that of f32 (test_vulkan_halves.c). */
+static void vulkan_compare_halves(vulkan_rig *rig, const dti_launch *l, const uint32_t *count,
+                                  float *const before[], float *const after[]);
+
 /* `into` by kernel from the two others; epilogue 0: none; RELU: after a bias. Offsets are not 0. */
 static void vulkan_conv_check(vulkan_rig *rig, const vulkan_conv *v, int kernel, int epilogue) {
     const dti_args_conv *a = &v->a;
@@ -1268,7 +1273,7 @@ static void vulkan_conv_check(vulkan_rig *rig, const vulkan_conv *v, int kernel,
     uint32_t n = forward ? v->ny : dw ? v->nw * a->splits * a->cuts : v->nx;
     float *in[2] = {forward ? v->x : v->y, dw ? v->x : v->w};
     uint32_t in_count[2] = {forward ? v->nx : v->ny, dw ? v->nx : v->nw};
-    float *expect = malloc(4ull * n + 64), *out = vulkan_zeros(n);
+    float *expect = malloc(4ull * n + 64), *out = vulkan_zeros(n), *none = vulkan_zeros(n);
     float *z = dw ? NULL : vulkan_numbers(n, 3, 4);
     memcpy(expect, forward ? v->to_y : dw ? v->to_w : v->to_x, 4ull * (dw ? v->nw : n));
     if (epilogue)
@@ -1282,6 +1287,8 @@ static void vulkan_conv_check(vulkan_rig *rig, const vulkan_conv *v, int kernel,
                         .data = {in[0], in[1], out, epilogue ? z : NULL},
                         .count = {in_count[0], in_count[1], n, epilogue ? n : 0}};
     if (vulkan_call_run(rig, &call)) {
+        vulkan_compare_halves(rig, &call.launch, call.count, (float *[4]){in[0], in[1], none, z},
+                              call.data);
         for (uint32_t part = 1; dw && part < a->splits * a->cuts; part++)
             for (uint32_t i = 0; i < v->nw; i++)
                 out[i] += out[part * v->nw + i];
@@ -1294,6 +1301,7 @@ static void vulkan_conv_check(vulkan_rig *rig, const vulkan_conv *v, int kernel,
             a->co, a->ih, a->iw, a->kh, a->kw, a->stride_w, a->pad_w, a->dil_w);
     }
     free(expect);
+    free(none);
     free(out);
     free(z);
 }
@@ -1346,6 +1354,13 @@ TEST(vulkan_convolution_and_its_adjoints_are_exact) {
 
 /* ---- Pooling, resizing, normalisation, and what changed in older kernels: as on the CPU */
 
+static float *vulkan_compare_data(const uint32_t *count, uint32_t i) {
+    float *data = vulkan_numbers(count[i], 9, 5 * i);
+    for (uint32_t j = 0; j < count[i]; j++)
+        data[j] *= 0.25f;
+    return data;
+}
+
 /* Runs the launch on the CPU and on the device, over the same values, and compares what it writes.
  * Bindings hold count[i] values, whole numbers times 0.25. */
 static void vulkan_compare(vulkan_rig *rig, const dti_launch *launch, const uint32_t *count,
@@ -1357,9 +1372,7 @@ static void vulkan_compare(vulkan_rig *rig, const dti_launch *launch, const uint
     for (int k = 0; k < 2 && good; k++) {
         for (uint32_t i = 0; i < VULKAN_CALL_MAX && count[i]; i++) {
             calls[k].count[i] = count[i];
-            calls[k].data[i] = vulkan_numbers(count[i], 9, 5 * i);
-            for (uint32_t j = 0; j < count[i]; j++)
-                calls[k].data[i][j] *= 0.25f;
+            calls[k].data[i] = vulkan_compare_data(count, i);
         }
         good = vulkan_call_run(k ? rig : &cpu, &calls[k]);
     }
@@ -1368,6 +1381,12 @@ static void vulkan_compare(vulkan_rig *rig, const dti_launch *launch, const uint
         test_check(!bad, __FILE__, __LINE__, "%s {%u, %u}: %d of %u differ from the CPU's",
                    info->name, launch->spec[0], launch->spec[1], bad, count[i]);
     }
+    for (uint32_t i = 0; i < VULKAN_CALL_MAX && good; i++) {
+        free(calls[0].data[i]);
+        calls[0].data[i] = vulkan_compare_data(count, i);
+    }
+    if (good)
+        vulkan_compare_halves(rig, launch, count, calls[0].data, calls[1].data);
     for (int i = 0; i < 2 * VULKAN_CALL_MAX; i++)
         free(calls[i / VULKAN_CALL_MAX].data[i % VULKAN_CALL_MAX]);
     if (cpu.device)

@@ -162,11 +162,11 @@ static float halves_number(uint32_t i) {
     return (float)((int)(i * 2654435761u >> 9) % 129 - 64) / 16.0f;
 }
 
-/* Of binding b the floats, or the same in its type; `spare`: 0 behind them. */
-static float *halves_data(const dti_launch *l, int b, const float *from) {
+/* Of binding b n floats, or the same in its type, with 0 behind them. */
+static float *halves_data(const dti_launch *l, int b, const float *from, uint32_t n) {
     const dt_dtype type = (dt_dtype)l->dtype[b];
-    float *data = vulkan_zeros(HALVES_ROW_FLOATS);
-    for (uint32_t i = 0; i < HALVES_ROW_FLOATS; i++) {
+    float *data = vulkan_zeros(n);
+    for (uint32_t i = 0; i < n; i++) {
         const uint16_t half = type == DT_BF16 ? dti_bf16_from_f32(from[i]) : f16_from_f32(from[i]);
         if (dti_is_half(type))
             memcpy((char *)data + 2 * (size_t)i, &half, sizeof half);
@@ -174,6 +174,47 @@ static float *halves_data(const dti_launch *l, int b, const float *from) {
             data[i] = from[i];
     }
     return data;
+}
+
+/* What the call wrote is `f32` in its types, and it wrote nothing else. */
+static void halves_check(const vulkan_call *call, float *const f32[]) {
+    const dti_launch *l = &call->launch;
+    const dti_kernel_info *info = dti_kernel_info_of(l->kernel);
+    for (int b = 0; b < info->bindings && call->count[b]; b++) {
+        float *rounded = halves_data(l, b, f32[b], call->count[b]);
+        const dt_dtype type = (dt_dtype)l->dtype[b];
+        const uint32_t n = (uint32_t)(4ull * call->count[b] / dti_dtype_bytes(type));
+        int bad = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            const double x = halves_value(rounded, i, type),
+                         y = halves_value(call->data[b], i, type);
+            bad += memcmp(&x, &y, sizeof x) && !(isnan(x) && isnan(y));
+        }
+        test_check(!bad, __FILE__, __LINE__,
+                   "%s {%u %u}, %llu items: %d of binding %d, %s, are not f32's rounded",
+                   info->name, l->spec[0], l->spec[1], (unsigned long long)l->items, bad, b,
+                   dti_dtype_name(type));
+        free(rounded);
+    }
+}
+
+/* A pipeline takes SwiftShader seconds. */
+static void vulkan_compare_halves(vulkan_rig *rig, const dti_launch *l, const uint32_t *count,
+                                  float *const before[], float *const after[]) {
+    const dti_kernel_info *info = dti_kernel_info_of(l->kernel);
+    vulkan_call call = {.launch = *l};
+    if (!info->grid_halves || !(vulkan_is_quick(rig) || test_takes((long)l->items, 16, 16)))
+        return;
+    for (int b = 0; b < info->bindings; b++) {
+        if (dti_launch_takes_half(l, b, true))
+            call.launch.dtype[b] = l->items % 2 ? DT_BF16 : DT_F16;
+        call.count[b] = count[b];
+        call.data[b] = count[b] ? halves_data(&call.launch, b, before[b], count[b]) : NULL;
+    }
+    if (vulkan_call_run(rig, &call))
+        halves_check(&call, after);
+    for (int b = 0; b < VULKAN_CALL_MAX; b++)
+        free(call.data[b]);
 }
 
 /* The launch with all of 32 bits, and as it is. */
@@ -187,17 +228,11 @@ static void halves_compare_f32(vulkan_rig *rig, const dti_launch *l, const float
     for (int k = 0; k < 2; k++)
         for (int b = 0; b < info->bindings; b++) {
             calls[k].count[b] = HALVES_ROW_FLOATS;
-            calls[k].data[b] = halves_data(&calls[k].launch, b, own[b] ? own[b] : numbers);
+            calls[k].data[b] =
+                halves_data(&calls[k].launch, b, own[b] ? own[b] : numbers, HALVES_ROW_FLOATS);
         }
-    const bool good = vulkan_call_run(rig, &calls[0]) && vulkan_call_run(rig, &calls[1]);
-    for (int b = 0; b < info->bindings && good; b++) {
-        float *rounded = halves_data(l, b, calls[0].data[b]);
-        const size_t bytes = dti_dtype_bytes((dt_dtype)l->dtype[b]) * HALVES_ROW_FLOATS;
-        test_check(!memcmp(rounded, calls[1].data[b], bytes), __FILE__, __LINE__,
-                   "%s {%u %u}: binding %d of %s is not f32's rounded", info->name, l->spec[0],
-                   l->spec[1], b, dti_dtype_name((dt_dtype)l->dtype[b]));
-        free(rounded);
-    }
+    if (vulkan_call_run(rig, &calls[0]) && vulkan_call_run(rig, &calls[1]))
+        halves_check(&calls[1], calls[0].data);
     for (int i = 0; i < 2 * VULKAN_CALL_MAX; i++)
         free(calls[i / VULKAN_CALL_MAX].data[i % VULKAN_CALL_MAX]);
 }
@@ -249,6 +284,60 @@ static void halves_try_xent(vulkan_rig *rig, uint32_t kernel, dt_dtype in, dt_dt
     }
 }
 
+/* Rows of fours, and ragged ones; one index lies outside. */
+static void halves_try_gather(vulkan_rig *rig, dt_dtype out) {
+    static const int32_t index[6] = {3, 0, 9, -1, 4, 4};
+    float indices[HALVES_ROW_FLOATS] = {0};
+    memcpy(indices, index, sizeof index);
+    for (uint32_t cols = 12; cols < 14; cols++) {
+        dti_launch l = {.kernel = DTI_K_GATHER, .items = 6 * cols, .dtype = {0, 0, (uint8_t)out}};
+        l.args_bytes = sizeof l.args.gather;
+        l.args.gather = (dti_args_gather){6, 5, cols, 4, 0, 8, 0};
+        halves_compare_f32(rig, &l, (const float *const[4]){NULL, indices});
+    }
+}
+
+/* Two heads of queries and one of keys, by fours or not, causal; results, and gradients. */
+static void halves_try_attention(vulkan_rig *rig, uint32_t kernel, uint32_t mode, dt_dtype type) {
+    for (uint32_t d = 7; d < 9; d++) {
+        const uint32_t t = 37, kv = kernel == DTI_K_ATTENTION ? 0 : 2 * t * d;
+        dti_launch l = {.kernel = (uint16_t)kernel, .args_bytes = sizeof l.args.attention};
+        dti_args_attention *a = &l.args.attention;
+        *a = (dti_args_attention){.samples = 1, .heads = 2, .kv_heads = 1, .tq = t, .tk = t};
+        a->d = a->dv = a->q_row = a->k_row = a->v_row = d;
+        a->q_head = a->k_head = a->v_head = t * d;
+        a->scale = 0.125f;
+        a->k_offset = kv;
+        a->v_offset = kv + t * d;
+        l.items = (mode & (DTI_ATTENTION_DK | DTI_ATTENTION_DV) ? 1 : 2) * 2;
+        l.spec[0] = DTI_ATTENTION_CAUSAL;
+        l.spec[1] = l.spec[2] = 1;
+        l.spec[3] = mode;
+        l.dtype[0] = l.dtype[1] = (uint8_t)type;
+        l.dtype[3] = (uint8_t)(mode ? type : DT_F32);
+        halves_compare_f32(rig, &l, (const float *const[4]){NULL});
+    }
+}
+
+static void halves_try_reduce(vulkan_rig *rig, uint32_t kernel, dt_dtype in, dt_dtype out) {
+    const bool column = kernel == DTI_K_REDUCE_COLUMN;
+    for (uint32_t n = 16; n < 18; n++) {
+        dti_launch l = {.kernel = (uint16_t)kernel, .items = n};
+        l.args_bytes = sizeof l.args.reduce;
+        l.args.reduce = (dti_args_reduce){.n = n,
+                                          .r = 43,
+                                          .kept = 5,
+                                          .dim = {1, 1, 1, 1, n, 43},
+                                          .x_stride = {0, 0, 0, 0, column ? 1 : 43, column ? n : 1},
+                                          .x_offset = 3,
+                                          .y_offset = 5,
+                                          .scale = 0.3f};
+        l.dtype[0] = (uint8_t)in;
+        l.dtype[1] = (uint8_t)out;
+        halves_compare_f32(rig, &l, (const float *const[4]){NULL});
+    }
+}
+
 static void halves_try_all_rows(vulkan_rig *rig) {
     if (rig->in->options.no_unified || !vulkan_is_quick(rig))
         return;
@@ -259,6 +348,13 @@ static void halves_try_all_rows(vulkan_rig *rig) {
     halves_try_xent(rig, DTI_K_XENT, DT_BF16, DT_F32);
     halves_try_xent(rig, DTI_K_XENT_GRAD, DT_F16, DT_BF16);
     halves_try_xent(rig, DTI_K_XENT_DX, DT_BF16, DT_BF16);
+    halves_try_gather(rig, DT_BF16);
+    halves_try_attention(rig, DTI_K_ATTENTION, 0, DT_BF16);
+    halves_try_attention(rig, DTI_K_ATTENTION_GRAD, DTI_ATTENTION_DQ, DT_BF16);
+    halves_try_attention(rig, DTI_K_ATTENTION_GRAD, DTI_ATTENTION_DK | DTI_ATTENTION_DV, DT_F16);
+    halves_try_reduce(rig, DTI_K_REDUCE, DT_BF16, DT_F16);
+    halves_try_reduce(rig, DTI_K_REDUCE_ROW, DT_F16, DT_F32);
+    halves_try_reduce(rig, DTI_K_REDUCE_COLUMN, DT_BF16, DT_BF16);
 }
 
 TEST(vulkan_rows_of_16_bits_have_the_bits_of_f32_rounded_once) {
