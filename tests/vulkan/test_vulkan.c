@@ -1261,8 +1261,8 @@ static void vulkan_conv_epilogue(float *image, const float *z, uint32_t n, uint3
     }
 }
 
-/* The launch again, with 16 bits in all bindings that take them: what f32 makes, rounded. `after` is
- * that of f32 (test_vulkan_halves.c). */
+/* The launch again, with 16 bits in all bindings that take them: what f32 makes, rounded. `after`
+ * is that of f32 (test_vulkan_halves.c). */
 static void vulkan_compare_halves(vulkan_rig *rig, const dti_launch *l, const uint32_t *count,
                                   float *const before[], float *const after[]);
 
