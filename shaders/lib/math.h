@@ -38,6 +38,11 @@
 #undef DTI_M_SHL
 #undef DTI_M_FMA
 #undef DTI_M_ANY
+#undef DTI_M_IS_NAN
+#undef DTI_M_CLAMP
+#undef DTI_M_AT_MOST
+#undef DTI_M_EXP_NEAR
+#undef DTI_M_SCALE
 #undef DTI_M_FAR_ANGLES
 #endif
 #ifdef VULKAN

@@ -14,11 +14,16 @@
 #define DTI_M_ABS(x) DTI_M_ASFLOAT(DTI_M_IAND(DTI_M_ASINT(x), DTI_M_KI(0x7fffffff)))
 #define DTI_M_SIGN(x) DTI_M_IAND(DTI_M_ASINT(x), DTI_M_KI(~0x7fffffff))
 #define DTI_M_WITH_SIGN(x, sign) DTI_M_ASFLOAT(DTI_M_IOR(DTI_M_ASINT(x), sign))
+/* What vectors have instructions for (src/kernel/vmath_body.h), with the same bits. */
+#ifndef DTI_M_IS_NAN
 #define DTI_M_IS_NAN(x)                                                                            \
     DTI_M_ILT(DTI_M_KI(0x7f800000), DTI_M_IAND(DTI_M_ASINT(x), DTI_M_KI(0x7fffffff)))
 #define DTI_M_CLAMP(x, low, high)                                                                  \
     DTI_M_SELECT(DTI_M_LT(x, DTI_M_K(low)), DTI_M_K(low),                                          \
                  DTI_M_SELECT(DTI_M_LT(DTI_M_K(high), x), DTI_M_K(high), x))
+#define DTI_M_AT_MOST(x, high) DTI_M_SELECT(DTI_M_LT(high, x), high, x)
+#define DTI_M_EXP_NEAR(x) DTI_M(exp)(x) /* |x| < 80 */
+#endif
 /* 2^n as a float, -126 <= n <= 127. */
 #define DTI_M_POW2(n) DTI_M_ASFLOAT(DTI_M_SHL(DTI_M_IADD(n, DTI_M_KI(127)), 23))
 /* The integer nearest to x * c, |x * c| < 2^22: 1.5 * 2^23 pushes the fraction out. */
@@ -33,9 +38,14 @@ DTI_M_FN DTI_M_F DTI_M(exp_reduced)(DTI_M_F x, DTI_M_I n)
     return DTI_M_FMA(f, DTI_M_K(-1.42860677e-6f), r);
 }
 
+#ifdef DTI_M_SCALE
+DTI_M_FN DTI_M_F DTI_M(exp_near)(DTI_M_F t)
+{
+#else
 DTI_M_FN DTI_M_F DTI_M(exp)(DTI_M_F x)
 {
     DTI_M_F t = DTI_M_CLAMP(x, -104.0f, 89.0f); /* to 0 and infinity */
+#endif
     DTI_M_I n = DTI_M_NEAREST(t, 1.44269504f);
     DTI_M_F r = DTI_M(exp_reduced)(t, n);
     DTI_M_F p = DTI_M_K(0.00139464810f);
@@ -45,10 +55,18 @@ DTI_M_FN DTI_M_F DTI_M(exp)(DTI_M_F x)
     p = DTI_M_FMA(p, r, DTI_M_K(0.5f));
     p = DTI_M_FMA(p, r, DTI_M_K(1.0f));
     p = DTI_M_FMA(p, r, DTI_M_K(1.0f));
+#ifdef DTI_M_SCALE
+    return DTI_M_SCALE(p, n);
+}
+DTI_M_FN DTI_M_F DTI_M(exp)(DTI_M_F x)
+{
+    DTI_M_F y = DTI_M(exp_near)(DTI_M_CLAMP(x, -104.0f, 89.0f)); /* to 0 and infinity */
+#else
     /* 2^n in two factors: n is outside what a float's exponent holds at both ends */
     DTI_M_I h = DTI_M_SAR(n, 1);
     DTI_M_PRECISE DTI_M_F y = DTI_M_MUL(p, DTI_M_POW2(h));
     y = DTI_M_MUL(y, DTI_M_POW2(DTI_M_ISUB(n, h)));
+#endif
     return DTI_M_SELECT(DTI_M_IS_NAN(x), x, y);
 }
 
@@ -130,8 +148,8 @@ DTI_M_FN DTI_M_F DTI_M(log1p)(DTI_M_F x)
 DTI_M_FN DTI_M_F DTI_M(tanh)(DTI_M_F x)
 {
     DTI_M_F t = DTI_M_ABS(x);
-    t = DTI_M_SELECT(DTI_M_LT(DTI_M_K(10.0f), t), DTI_M_K(10.0f), t);
-    DTI_M_F e = DTI_M(exp)(DTI_M_ADD(t, t));
+    t = DTI_M_AT_MOST(t, DTI_M_K(10.0f));
+    DTI_M_F e = DTI_M_EXP_NEAR(DTI_M_ADD(t, t));
     DTI_M_F big = DTI_M_DIV(DTI_M_K(2.0f), DTI_M_ADD(e, DTI_M_K(1.0f)));
     big = DTI_M_SUB(DTI_M_K(1.0f), big);
     DTI_M_F s = DTI_M_MUL(x, x);
@@ -165,7 +183,7 @@ DTI_M_FN DTI_M_F DTI_M(softplus)(DTI_M_F x)
 DTI_M_FN DTI_M_F DTI_M(erf)(DTI_M_F x)
 {
     DTI_M_F t = DTI_M_ABS(x);
-    t = DTI_M_SELECT(DTI_M_LT(DTI_M_K(5.0f), t), DTI_M_K(5.0f), t); /* 1 from 3.92 on */
+    t = DTI_M_AT_MOST(t, DTI_M_K(5.0f)); /* 1 from 3.92 on */
     DTI_M_F s = DTI_M_MUL(t, t);
     DTI_M_F p = DTI_M_FMA(DTI_M_K(-1.72853470e-5f), t, DTI_M_K(3.83197126e-4f));
     DTI_M_F q = DTI_M_FMA(DTI_M_K(-3.88396438e-3f), t, DTI_M_K(2.42546219e-2f));
@@ -174,7 +192,7 @@ DTI_M_FN DTI_M_F DTI_M(erf)(DTI_M_F x)
     p = DTI_M_FMA(p, t, DTI_M_K(-6.34846687e-1f));
     p = DTI_M_FMA(p, t, DTI_M_K(-1.28717512e-1f));
     p = DTI_M_FMA(p, t, DTI_M_ASFLOAT(DTI_M_IXOR(DTI_M_ASINT(t), DTI_M_KI(~0x7fffffff))));
-    DTI_M_F big = DTI_M_SUB(DTI_M_K(1.0f), DTI_M(exp)(p));
+    DTI_M_F big = DTI_M_SUB(DTI_M_K(1.0f), DTI_M_EXP_NEAR(p));
     big = DTI_M_WITH_SIGN(big, DTI_M_SIGN(x));
     p = DTI_M_K(-5.96761703e-4f);
     p = DTI_M_FMA(p, s, DTI_M_K(4.99119423e-3f));

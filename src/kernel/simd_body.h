@@ -207,7 +207,11 @@ DTI_INLINE DTI_NI DTI_N(iselect)(DTI_NM m, DTI_NI x, DTI_NI y) {
     return (x & m) | (y & ~m);
 }
 DTI_INLINE DTI_NF DTI_N(select)(DTI_NM m, DTI_NF x, DTI_NF y) {
+#if DTI_LANES == 8
+    return (DTI_NF)_mm256_blendv_ps((__m256)y, (__m256)x, (__m256)m);
+#else
     return (DTI_NF)DTI_N(iselect)(m, (DTI_NI)x, (DTI_NI)y);
+#endif
 }
 #endif
 
@@ -392,13 +396,54 @@ DTI_INLINE DTI_VI DTI_V(iset1)(int32_t x) {
     return (DTI_VI)DTI_EACH(DTI_OF0, DTI_N(iset1)(x));
 }
 
-/* NaN in x or y: the result is x's in neither, as `y < x ? y : x` says. */
+/* max: x < y ? y : x; min: y < x ? y : x. So x, be it NaN, where no compare holds: what the
+ * instruction does whose second operand is x. nan: whether x is one. */
+#if DTI_LANES > 4
+#define DTI_MOST(name)                                                                             \
+    DTI_INLINE DTI_NF DTI_N(name)(DTI_NF x, DTI_NF y) {                                            \
+        DTI_NF r;                                                                                  \
+        __asm__("v" #name "ps %1, %2, %0" : "=v"(r) : "v"(x), "v"(y));                             \
+        return r;                                                                                  \
+    }
+DTI_MOST(max)
+DTI_MOST(min)
+#undef DTI_MOST
+DTI_INLINE DTI_NM DTI_N(nan)(DTI_NF x) {
+    DTI_NM m;
+#if DTI_LANES == 16
+    __asm__("vcmpunordps %1, %1, %0" : "=k"(m) : "v"(x));
+#else
+    __asm__("vcmpunordps %1, %1, %0" : "=x"(m) : "x"(x));
+#endif
+    return m;
+}
+#else
 DTI_INLINE DTI_NF DTI_N(max)(DTI_NF x, DTI_NF y) {
     return DTI_N(select)(DTI_N(lt)(x, y), y, x);
 }
 DTI_INLINE DTI_NF DTI_N(min)(DTI_NF x, DTI_NF y) {
     return DTI_N(select)(DTI_N(lt)(y, x), y, x);
 }
+DTI_INLINE DTI_NM DTI_N(nan)(DTI_NF x) {
+    return DTI_N(ilt)(DTI_N(iset1)(0x7f800000), DTI_N(bits)(x) & 0x7fffffff);
+}
+#endif
+
+/* x 2^n, which may be denormal or infinite, |n| < 250. A float's exponent holds half of n. */
+DTI_INLINE DTI_NF DTI_N(scale)(DTI_NF x, DTI_NI n) {
+#if DTI_LANES == 16
+    return (DTI_NF)_mm512_scalef_ps((__m512)x, (__m512)DTI_N(from_int)(n));
+#else
+    const DTI_NI half = DTI_N(sar)(n, 1), one = DTI_N(iset1)(127);
+    const DTI_NI rest = DTI_N(isub)(n, half);
+    x = x * DTI_N(float)(DTI_N(shl)(DTI_N(iadd)(half, one), 23));
+    return x * DTI_N(float)(DTI_N(shl)(DTI_N(iadd)(rest, one), 23));
+#endif
+}
+DTI_INLINE DTI_VF DTI_V(scale)(DTI_VF x, DTI_VI n) {
+    return (DTI_VF)DTI_EACH(DTI_OF2, DTI_N(scale), x, n);
+}
+DTI_V1(DTI_VM, nan, DTI_VF)
 DTI_V2(DTI_VF, max, DTI_VF)
 DTI_V2(DTI_VF, min, DTI_VF)
 

@@ -35,6 +35,11 @@
 #define DTI_M_ASFLOAT(n) DTI_E(float)(n)
 #define DTI_M_FROM_INT(n) DTI_E(from_int)(n)
 #define DTI_M_TO_INT(x) DTI_E(to_int)(x)
+#define DTI_M_IS_NAN(x) DTI_E(nan)(x)
+#define DTI_M_CLAMP(x, low, high) DTI_E(max)(DTI_E(min)(x, DTI_M_K(high)), DTI_M_K(low))
+#define DTI_M_AT_MOST(x, high) DTI_E(min)(x, high)
+#define DTI_M_EXP_NEAR(x) DTI_M(exp_near)(x)
+#define DTI_M_SCALE(x, n) DTI_E(scale)(x, n)
 #define DTI_M_ANY(m) DTI_E(any)(m)
 #define DTI_M_FAR_ANGLES(x, r, n) DTI_E(far_angles)(&x, &r, &n)
 #endif
