@@ -168,6 +168,7 @@ DTI_OPTIMIZE_SPEED
 #include "kernel/pool.h"
 #include "kernel/conv.h"
 #include "kernel/half.h"
+#include "kernel/map8.h"
 #include "kernel/half_product.h"
 #include "kernel/isa_kernels.h"
 #ifdef DTI_COMPILES_KERNELS

@@ -7,6 +7,8 @@
     X(CTC, V, ctc_step, ctc_step) \
     X(CTC, V, ctc_share, ctc_share) \
     X(ALWAYS, N, gemm_block, gemm_block) \
+    X(ALWAYS, H, draw, bf16_draw) \
+    X(ALWAYS, N, map8, map8_codes) \
     X(ALWAYS, V, norm_moment, norm_moment) \
     X(ALWAYS, V, norm_moments, norm_moments) \
     X(ALWAYS, V, norm_line, norm_line) \

@@ -15,6 +15,7 @@ DTI_OPTIMIZE_SIZE /* for CPUs from before 2013 */
 #include "quantile_body.h"
 #include "norm_body.h"
 #include "pool_body.h"
+#include "map8_body.h"
 #if DTI_X86 && DTI_LANES == 4
 DTI_OPTIMIZE_SIZE_END
 #endif

@@ -9,6 +9,7 @@
 #define DTI_NF DTI_ISA(dti_nf)
 #define DTI_NI DTI_ISA(dti_ni)
 #define DTI_NU DTI_ISA(dti_nu)
+#define DTI_NW DTI_ISA(dti_nw)
 #define DTI_NM DTI_ISA(dti_nm)
 #define DTI_VF DTI_ISA(dti_vf)
 #define DTI_VI DTI_ISA(dti_vi)
@@ -17,6 +18,7 @@
 typedef float DTI_NF __attribute__((vector_size(DTI_LANES * 4)));
 typedef int32_t DTI_NI __attribute__((vector_size(DTI_LANES * 4)));
 typedef uint32_t DTI_NU __attribute__((vector_size(DTI_LANES * 4)));
+typedef uint64_t DTI_NW __attribute__((vector_size(DTI_LANES * 4)));
 #define DTI_NA DTI_ISA(dti_na)
 typedef float DTI_NA __attribute__((vector_size(DTI_LANES * 4), aligned(4), may_alias));
 

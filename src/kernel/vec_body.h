@@ -329,54 +329,51 @@ DTI_OPTIM_WHOLE_LIST(DTI_OPTIM_MEASURES)
 
 /* ---- random numbers: LANES counters at once */
 
-/* The 64-bit products of x's lanes with m. */
-DTI_INLINE void DTI_N(mul_wide)(DTI_NI x, uint32_t m, DTI_NI *high, DTI_NI *low) {
-#if DTI_LANES == 16
-    const __m512i factor = _mm512_set1_epi32((int)m);
-    __m512i even = _mm512_mul_epu32((__m512i)x, factor);
-    __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64((__m512i)x, 32), factor);
-    *high = (DTI_NI)_mm512_mask_mov_epi32(_mm512_srli_epi64(even, 32), 0xaaaa, odd);
-    *low = (DTI_NI)_mm512_mask_mov_epi32(even, 0xaaaa, _mm512_slli_epi64(odd, 32));
-#elif DTI_LANES == 8
-    const __m256i factor = _mm256_set1_epi32((int)m);
-    __m256i even = _mm256_mul_epu32((__m256i)x, factor);
-    __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64((__m256i)x, 32), factor);
-    *high = (DTI_NI)_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
-    *low = (DTI_NI)_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
+/* Two lanes are 64 bits: the product of the first with m; the second in place of the first. */
+DTI_INLINE DTI_NI DTI_N(mul_wide)(DTI_NI x, uint32_t m) {
+#if DTI_LANES > 4
+    return (DTI_NI)DTI_MM(mul_epu32)((DTI_MMI)x, DTI_MM(set1_epi32)((int)m));
 #else
-    for (int i = 0; i < 4; i++) {
-        uint64_t product = (uint64_t)(uint32_t)x[i] * m;
-        (*high)[i] = (int32_t)(uint32_t)(product >> 32);
-        (*low)[i] = (int32_t)(uint32_t)product;
-    }
+    return (DTI_NI)(((DTI_NW)x & UINT32_MAX) * m);
 #endif
+}
+DTI_INLINE DTI_NI DTI_N(second)(DTI_NI x) {
+    return (DTI_NI)((DTI_NW)x >> 32);
+}
+DTI_INLINE void DTI_N(philox_round)(DTI_NI c[4], DTI_NI k0, DTI_NI k1) {
+    const DTI_NI a = DTI_N(mul_wide)(c[0], 0xD2511F53u), b = DTI_N(mul_wide)(c[2], 0xCD9E8D57u);
+    c[0] = DTI_N(second)(b) ^ c[1] ^ k0;
+    c[2] = DTI_N(second)(a) ^ c[3] ^ k1;
+    c[1] = b;
+    c[3] = a;
 }
 
 /* Words of 4 * LANES elements in their order, from counter `at`. Lane 4q + j holds counter
- * at + j * LANES/4 + q, so that turn4 leaves the words where they belong. */
+ * at + j * LANES/4 + q, so that turn4 leaves the words where they belong. Rounds go over even and
+ * odd lanes by themselves: of each 64 bits the first 32 count. */
 DTI_INLINE void DTI_N(philox)(uint32_t *words, uint64_t seed, uint64_t at, uint32_t step,
                               uint32_t stream) {
-    DTI_NI c[4];
-    for (int i = 0; i < DTI_LANES; i++) {
-        uint64_t counter = at + (uint64_t)(i % 4 * (DTI_LANES / 4) + i / 4);
-        counter &= UINT64_MAX >> 2; /* the element index wraps round */
-        c[0][i] = (int32_t)(uint32_t)counter;
-        c[1][i] = (int32_t)(uint32_t)(counter >> 32);
-    }
+    DTI_NI c[4], odd[4], more;
+    for (int i = 0; i < DTI_LANES; i++)
+        more[i] = i % 4 * (DTI_LANES / 4) + i / 4;
+    c[0] = DTI_N(iadd)(DTI_N(iset1)((int32_t)(uint32_t)at), more);
+    const DTI_NI high = DTI_N(iset1)((int32_t)(uint32_t)(at >> 32)), one = DTI_N(iset1)(1);
+    c[1] = DTI_N(iselect)(DTI_N(ult)(c[0], more), DTI_N(iadd)(high, one), high); /* the carry */
+    c[1] = DTI_N(iand)(c[1], DTI_N(iset1)(0x3FFFFFFF)); /* the element index wraps round */
     c[2] = DTI_N(iset1)((int32_t)step);
     c[3] = DTI_N(iset1)((int32_t)stream);
+    for (int i = 0; i < 4; i++)
+        odd[i] = DTI_N(second)(c[i]);
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
     for (int round = 0; round < 10; round++) {
-        DTI_NI high0, low0, high1, low1;
-        DTI_N(mul_wide)(c[0], 0xD2511F53u, &high0, &low0);
-        DTI_N(mul_wide)(c[2], 0xCD9E8D57u, &high1, &low1);
-        c[0] = high1 ^ c[1] ^ DTI_N(iset1)((int32_t)k0);
-        c[2] = high0 ^ c[3] ^ DTI_N(iset1)((int32_t)k1);
-        c[1] = low1;
-        c[3] = low0;
+        const DTI_NI x = DTI_N(iset1)((int32_t)k0), y = DTI_N(iset1)((int32_t)k1);
+        DTI_N(philox_round)(c, x, y);
+        DTI_N(philox_round)(odd, x, y);
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
+    for (int i = 0; i < 4; i++)
+        c[i] = (DTI_NI)(((DTI_NW)c[i] & UINT32_MAX) | (DTI_NW)odd[i] << 32);
     DTI_N(turn4)(c);
     memcpy(words, c, sizeof c);
 }

@@ -66,15 +66,6 @@ enum { DTI_STORED_BLOCK, DTI_STORED_STATE, DTI_STORED_WORDS };
 /* The random stream of a parameter's value (0) or moment; those of ops are below 2^31. */
 #define DTI_STORED_STREAM(param, value) (0x80000000u | (value) << 27 | (param))
 
-#define DTI_MAP8_BUCKETS (23u * 64u + 1u)
-/* Of 8 bits: by code its value, and where the next one's begins; by a float's first bits the least
- * code. */
-typedef struct dti_map8 {
-    float size[256], border[256];
-    uint8_t first[DTI_MAP8_BUCKETS];
-    uint8_t negative; /* code of the last positive value */
-} dti_map8;
-
 /* The first moment has a sign, the second has none. */
 static void dti_map8_make(dti_map8 *m, bool is_signed);
 /* Words of a block of moments: of 8 bits the codes, then the scale. */
@@ -85,10 +76,10 @@ static inline uint32_t dti_stored_words(dt_state_dtype type) {
 static uint64_t dti_stored_bytes(dt_state_dtype type, uint64_t elements);
 /* n elements of a block. words: DTI_STORED_DRAWS, for stochastic rounding to bf16; NULL: to the
  * nearest. */
-static void dti_stored_read(float *to, const void *from, int64_t n, dt_state_dtype type,
-                            const dti_map8 *map);
-static void dti_stored_write(void *to, const float *from, int64_t n, dt_state_dtype type,
-                             const dti_map8 *map, const uint32_t *words);
+static void dti_stored_read(const dti_isa_kernels *k, float *to, const void *from, int64_t n,
+                            dt_state_dtype type, const dti_map8 *map);
+static void dti_stored_write(const dti_isa_kernels *k, void *to, const float *from, int64_t n,
+                             dt_state_dtype type, const dti_map8 *map, const uint32_t *words);
 static bool dti_stored_kind_fits(dt_optim_kind kind);
 
 static const dti_optim_row *dti_optim_row_of(dt_optim_kind kind); /* NULL: there is none */

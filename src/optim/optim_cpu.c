@@ -299,8 +299,10 @@ static void dti_cpu_stored_read(const dti_cpu_task *task, const uint32_t *row, d
         s->type[1 + i] = wide ? DT_STATE_F32 : (dt_state_dtype)(task->launch->spec[2] - 1);
     }
     for (uint32_t i = 0; i <= a->moments; i++) {
-        dti_stored_read(s->v[i], s->at[i], u->n, s->type[i], dti_cpu_stored_map(s, (int)i));
-        u->v[i] = s->v[i];
+        u->v[i] = s->type[i] == DT_STATE_F32 ? s->at[i] : s->v[i];
+        if (s->type[i] != DT_STATE_F32)
+            dti_stored_read(task->k, s->v[i], s->at[i], u->n, s->type[i],
+                            dti_cpu_stored_map(s, (int)i));
     }
 }
 
@@ -316,7 +318,9 @@ static void dti_cpu_stored_write(const dti_cpu_task *task, const uint32_t *row,
             task->k->philox(words, DTI_STORED_DRAWS, seed, block * DTI_STORED_DRAWS,
                             task->step[DTI_STEP_NUMBER],
                             DTI_STORED_STREAM(row[DTI_TABLE_PARAM] & DTI_TABLE_INDEX, i));
-        dti_stored_write(s->at[i], s->v[i], u->n, s->type[i], dti_cpu_stored_map(s, (int)i), words);
+        if (s->type[i] != DT_STATE_F32)
+            dti_stored_write(task->k, s->at[i], s->v[i], u->n, s->type[i],
+                             dti_cpu_stored_map(s, (int)i), words);
     }
 }
 

@@ -14,43 +14,41 @@
  * without a sign. With 0 and 1 these are 256 values, but -1 is none of them. Code 0 is 0, so zeros
  * in memory are zeros; then come positive values by size, then negative ones. */
 
-#define DTI_MAP8_LEAST (127u - 23u) /* exponent: half of the least value has a larger one */
-#define DTI_MAP8_SHIFT 17 /* a bucket of floats has 6 bits of significand, so at most 2 borders */
+/* Codes [first, first + parts) are the means of decade `size`, on line `line` of the map. */
+static void dti_map8_decade(dti_map8 *m, uint32_t line, double size, uint32_t first,
+                            uint32_t parts) {
+    for (uint32_t j = 0; j < parts; j++)
+        m->size[first + j] = (float)(size * (0.1 + 0.9 * (j + 0.5) / parts));
+    double slope = parts / (0.9 * size), begin = 0.1 * size;
+    if (line == 0) { /* the first code begins half way from 0 */
+        begin = 0.5 * (double)m->size[1];
+        slope = 1.0 / (0.55 * size - begin);
+    }
+    m->slope[line] = (float)slope;
+    m->offset[line] = (float)(first - begin * slope);
+    m->limit[line] = (float)(first + parts - 1);
+}
 
 static void dti_map8_make(dti_map8 *m, bool is_signed) {
     static const double decades[] = {1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0};
-    uint32_t k = 1;
-    m->negative = is_signed ? 128 : 255;
+    const uint32_t last = is_signed ? 128 : 255;
+    uint32_t first = 1;
+    m->negative = (int)last;
     m->size[0] = 0.0f;
-    for (int i = 0; i < 7; i++) {
-        const int parts = is_signed ? 1 << i : 2 << i;
-        for (int j = 0; j < parts; j++)
-            m->size[k++] = (float)(decades[i] * (0.1 + 0.9 * (j + 0.5) / parts));
+    for (uint32_t i = 0; i < DTI_MAP8_LINES - 1; i++) {
+        const uint32_t parts = is_signed ? 1u << i : 2u << i;
+        dti_map8_decade(m, i, decades[i], first, parts);
+        first += parts;
     }
-    m->size[k] = 1.0f;
-    for (uint32_t i = 0; i < 256; i++)
-        m->border[i] = i < k ? 0.5f * (m->size[i] + m->size[i + 1]) : 2.0f;
-    for (uint32_t i = 1; i < k && is_signed; i++)
-        m->size[k + i] = -m->size[i];
-    uint32_t code = 0;
-    for (uint32_t b = 0; b < DTI_MAP8_BUCKETS; b++) {
-        const float x = dti_f32_from_bits((DTI_MAP8_LEAST << 23) + (b << DTI_MAP8_SHIFT));
-        while (x > m->border[code])
-            code++;
-        m->first[b] = (uint8_t)code;
+    m->size[last] = 1.0f;
+    m->slope[DTI_MAP8_LINES - 1] = 0.0f;
+    m->offset[DTI_MAP8_LINES - 1] = m->limit[DTI_MAP8_LINES - 1] = (float)last;
+    for (uint32_t i = 0; i < DTI_MAP8_LINES - 1; i++) {
+        const uint32_t end = (uint32_t)m->limit[i];
+        m->border[i] = 0.5f * (m->size[end] + m->size[end + 1]);
     }
-}
-
-/* Of the value that is nearest to x in [-1, 1]. */
-static inline uint8_t dti_map8_code(const dti_map8 *m, float x) {
-    const uint32_t bits = dti_bits_from_f32(x), size = bits & 0x7FFFFFFFu, last = m->negative;
-    const uint32_t least = DTI_MAP8_LEAST << 23, from = DTI_MAX(size, least) - least;
-    const float y = dti_f32_from_bits(size);
-    uint32_t code = m->first[from >> DTI_MAP8_SHIFT];
-    code += y > m->border[code];
-    code += y > m->border[code];
-    const uint32_t minus = code && last < 255 ? last + DTI_MIN(code, last - 1) : code;
-    return (uint8_t)(bits >> 31 ? minus : code);
+    for (uint32_t i = 1; i < 128 && is_signed; i++)
+        m->size[last + i] = -m->size[i];
 }
 
 static void dti_map8_read(float *to, const uint8_t *from, int64_t n, const dti_map8 *m) {
@@ -62,63 +60,46 @@ static void dti_map8_read(float *to, const uint8_t *from, int64_t n, const dti_m
         to[i] = scale;
 }
 
-static void dti_map8_write(uint8_t *to, const float *from, int64_t n, const dti_map8 *m) {
-    uint32_t largest = 0;
-    float part[DTI_BLOCK] = {0};
-    for (int64_t i = 0; i < n; i++) {
-        const uint32_t size = dti_bits_from_f32(from[i]) & 0x7FFFFFFFu;
-        largest = DTI_MAX(largest, size);
-    }
-    const float scale = dti_f32_from_bits(largest);
-    const bool fine = dti_finite_f32(scale) && scale > 0.0f;
+static void dti_map8_write(const dti_isa_kernels *k, uint8_t *to, const float *from, int64_t n,
+                           const dti_map8 *m) {
+    const float most = dti_f32_from_bits(k->row_largest(from, n));
+    const float scale = most < FLT_MIN ? 0.0f : most; /* so 1 / scale is finite; NaN stays */
+    memset(to, 0, DTI_BLOCK);
     memcpy(to + DTI_BLOCK, &scale, sizeof scale);
-    for (int64_t i = 0; i < n && fine; i++)
-        part[i] = from[i] / scale;
-    for (int64_t i = 0; i < DTI_BLOCK; i++)
-        to[i] = dti_map8_code(m, part[i]);
-}
-
-/* ---- bf16 */
-
-/* What is not finite stays as it is, and what is finite stays finite. */
-static inline uint16_t dti_bf16_stochastic(float x, uint32_t random) {
-    const uint32_t all = 0x7F800000u, bits = dti_bits_from_f32(x), up = bits + (random & 0xFFFFu);
-    const uint32_t nan = (bits & 0x7FFFFFFFu) > all ? 0x400000u : 0; /* quiet */
-    const bool stays = (bits & all) == all || (up & all) == all;
-    return (uint16_t)(((stays ? bits : up) | nan) >> 16);
+    if (dti_finite_f32(scale) && scale > 0.0f)
+        k->map8_codes(to, from, n, 1.0f / scale, m);
 }
 
 /* Element i of a block has half i / 128 of word i % 128. */
-static void dti_bf16_write(uint16_t *to, const float *from, int64_t n, const uint32_t *words) {
+static void dti_bf16_write(const dti_isa_kernels *k, uint16_t *to, const float *from, int64_t n,
+                           const uint32_t *words) {
     const int64_t low = DTI_MIN(n, (int64_t)DTI_STORED_DRAWS);
-    for (int64_t i = 0; i < n && !words; i++)
-        to[i] = dti_bf16_from_f32(from[i]);
-    for (int64_t i = 0; i < low && words; i++)
-        to[i] = dti_bf16_stochastic(from[i], words[i]);
-    for (int64_t i = low; i < n && words; i++)
-        to[i] = dti_bf16_stochastic(from[i], words[i - low] >> 16);
+    k->bf16_draw(to, from, low, words, 0);
+    k->bf16_draw(to + low, from + low, n - low, words, 16);
 }
 
 /* ---- a block */
 
-static void dti_stored_read(float *to, const void *from, int64_t n, dt_state_dtype type,
-                            const dti_map8 *map) {
+static void dti_stored_read(const dti_isa_kernels *k, float *to, const void *from, int64_t n,
+                            dt_state_dtype type, const dti_map8 *map) {
     if (type == DT_STATE_F32)
         memcpy(to, from, (size_t)n * sizeof *to);
     else if (type == DT_STATE_8BIT)
         dti_map8_read(to, from, n, map);
-    for (int64_t i = 0; i < n && type == DT_STATE_BF16; i++)
-        to[i] = dti_f32_from_bf16(((const uint16_t *)from)[i]);
+    else
+        k->widen[DT_BF16](to, from, n);
 }
 
-static void dti_stored_write(void *to, const float *from, int64_t n, dt_state_dtype type,
-                             const dti_map8 *map, const uint32_t *words) {
+static void dti_stored_write(const dti_isa_kernels *k, void *to, const float *from, int64_t n,
+                             dt_state_dtype type, const dti_map8 *map, const uint32_t *words) {
     if (type == DT_STATE_F32)
         memcpy(to, from, (size_t)n * sizeof *from);
     else if (type == DT_STATE_8BIT)
-        dti_map8_write(to, from, n, map);
+        dti_map8_write(k, to, from, n, map);
+    else if (words)
+        dti_bf16_write(k, to, from, n, words);
     else
-        dti_bf16_write(to, from, n, words);
+        k->narrow[DT_BF16](to, from, n);
 }
 
 static uint64_t dti_stored_bytes(dt_state_dtype type, uint64_t elements) {

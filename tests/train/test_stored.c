@@ -4,6 +4,12 @@
 
 /* ---- stochastic rounding */
 
+static uint16_t stored_drawn(float x, uint32_t word, int shift) {
+    uint16_t y;
+    dti_isa_kernels_select(DTI_ISA_BEST)->bf16_draw(&y, &x, 1, &word, shift);
+    return y;
+}
+
 /* Mean and neighbours of 2^20 draws of the counter generator. */
 static void stored_draws(float x) {
     enum { DRAWS = 1 << 20 };
@@ -18,8 +24,7 @@ static void stored_draws(float x) {
         if (i % 1024 == 0)
             k->philox(words, 1024, 5, (uint64_t)i, 1, DTI_STORED_STREAM(3u, 0u));
         for (int half = 0; half < 2; half++) {
-            const float y =
-                dti_f32_from_bf16(dti_bf16_stochastic(x, words[i % 1024] >> (16 * half)));
+            const float y = dti_f32_from_bf16(stored_drawn(x, words[i % 1024], 16 * half));
             up += y == high && high != low;
             other += y != high && y != low;
         }
@@ -42,16 +47,15 @@ TEST(stochastic_rounding_keeps_bf16_values_infinities_and_nan_and_makes_none) {
     for (uint32_t i = 0; i < 65536; i++) {
         const bool nan = (i & 0x7FFF) > 0x7F80;
         for (uint32_t r = 0; r < 65536; r += 4369) {
-            const uint16_t y = dti_bf16_stochastic(dti_f32_from_bf16((uint16_t)i), r);
+            const uint16_t y = stored_drawn(dti_f32_from_bf16((uint16_t)i), r, 0);
             wrong += nan ? (y & 0x7FFF) <= 0x7F80 : y != i;
         }
     }
     CHECK(wrong == 0);
     for (uint32_t r = 0; r < 65536; r++) /* above the largest: it stays finite */
-        wrong +=
-            dti_bf16_stochastic(FLT_MAX, r) != 0x7F7F || dti_bf16_stochastic(-FLT_MAX, r) != 0xFF7F;
+        wrong += stored_drawn(FLT_MAX, r, 0) != 0x7F7F || stored_drawn(-FLT_MAX, r, 0) != 0xFF7F;
     CHECK(wrong == 0);
-    CHECK(dti_bf16_stochastic(dti_f32_from_bits(0x7F800001u), 0xFFFF) > 0x7F80); /* NaN */
+    CHECK(stored_drawn(dti_f32_from_bits(0x7F800001u), 0xFFFF, 0) > 0x7F80); /* NaN */
 }
 
 /* ---- the dynamic map, as the paper's own code makes it */
@@ -101,6 +105,7 @@ static void stored_quantize(const double all[256], double *x, int n) {
 }
 
 TEST(moments_of_8_bits_are_the_nearest_values_of_the_dynamic_map) {
+    const dti_isa_kernels *k = dti_isa_kernels_select(DTI_ISA_BEST);
     for (int is_signed = 0; is_signed < 2; is_signed++) {
         double all[256];
         dti_map8 map;
@@ -115,8 +120,8 @@ TEST(moments_of_8_bits_are_the_nearest_values_of_the_dynamic_map) {
                 x[i] = (float)size * (is_signed && train_random(&state) % 2 ? -3.0f : 3.0f);
             }
             x[round % 256] = 3.0f;
-            dti_stored_write(raw, x, 256, DT_STATE_8BIT, &map, NULL);
-            dti_stored_read(y, raw, 256, DT_STATE_8BIT, &map);
+            dti_stored_write(k, raw, x, 256, DT_STATE_8BIT, &map, NULL);
+            dti_stored_read(k, y, raw, 256, DT_STATE_8BIT, &map);
             for (int i = 0; i < 256; i++) {
                 const double best = stored_nearest(all, (double)x[i] / 3.0);
                 const double error = fabs((double)y[i] / 3.0 - (double)x[i] / 3.0);
@@ -133,19 +138,49 @@ TEST(moments_of_8_bits_are_the_nearest_values_of_the_dynamic_map) {
     }
 }
 
+/* What an update of fewer bits computes, of any number of elements. */
+TEST(fewer_bits_are_the_same_with_each_instruction_set) {
+    static const int sets[] = {DTI_ISA_PORTABLE, DTI_ISA_AVX2, DTI_ISA_AVX512};
+    dti_map8 map;
+    uint32_t words[128], state = 3, raw[2][3][65];
+    float x[256];
+    dti_map8_make(&map, true);
+    for (int n = 1; n <= 256; n++) {
+        const dti_isa_kernels *first = dti_isa_kernels_select(DTI_ISA_BEST);
+        for (int i = 0; i < n; i++)
+            x[i] = dti_f32_from_bits(train_random(&state) << 12 & 0xBFFFFFFF);
+        for (int s = 0; s < 3; s++) {
+            const dti_isa_kernels *k = dti_isa_kernels_select(sets[s]);
+            k->philox(words, 128, 5, UINT64_MAX - 255 + 64 * (uint64_t)(n % 5), 1, 7);
+            for (int way = 0; way < 2; way++) {
+                memset(raw[way][s], 0, sizeof raw[way][s]);
+                dti_stored_write(k, raw[way][s], x, n, way ? DT_STATE_8BIT : DT_STATE_BF16, &map,
+                                 words);
+                CHECK_TEXT(k->fma != first->fma || !memcmp(raw[way][s], raw[way][0], 260) ||
+                               !dti_isa_kernels_select(DTI_ISA_PORTABLE)->fma,
+                           "%s, %d elements", k->name, n);
+                CHECK_TEXT(s < 2 || !memcmp(raw[way][2], raw[way][1], 260), "%s, %d elements",
+                           k->name, n);
+            }
+        }
+        CHECK(!memcmp(raw[0][0], raw[0][1], 260)); /* no arithmetic of floats */
+    }
+}
+
 TEST(blocks_of_8_bits_of_zeros_and_of_what_is_not_finite_read_back_as_that) {
+    const dti_isa_kernels *k = dti_isa_kernels_select(DTI_ISA_BEST);
     dti_map8 map;
     float x[256] = {0}, y[256];
     uint32_t raw[65] = {0};
     dti_map8_make(&map, true);
-    dti_stored_read(y, raw, 256, DT_STATE_8BIT, &map); /* memory that nobody wrote */
+    dti_stored_read(k, y, raw, 256, DT_STATE_8BIT, &map); /* memory that nobody wrote */
     CHECK(!memcmp(x, y, sizeof x));
-    dti_stored_write(raw, x, 256, DT_STATE_8BIT, &map, NULL);
-    dti_stored_read(y, raw, 256, DT_STATE_8BIT, &map);
+    dti_stored_write(k, raw, x, 256, DT_STATE_8BIT, &map, NULL);
+    dti_stored_read(k, y, raw, 256, DT_STATE_8BIT, &map);
     CHECK(!memcmp(x, y, sizeof x));
     x[7] = NAN;
-    dti_stored_write(raw, x, 256, DT_STATE_8BIT, &map, NULL);
-    dti_stored_read(y, raw, 256, DT_STATE_8BIT, &map);
+    dti_stored_write(k, raw, x, 256, DT_STATE_8BIT, &map, NULL);
+    dti_stored_read(k, y, raw, 256, DT_STATE_8BIT, &map);
     CHECK(isnan(y[7]));
 }
 

@@ -69,6 +69,7 @@ static dt_result dti_stored_raw(dt_store *s, uint32_t array, const dti_param *p,
 /* Elements [at, at + n) of an array, as far as they are a parameter's. */
 typedef struct dti_stored_run {
     dt_store *s;
+    const dti_isa_kernels *k;
     uint32_t array;
     dti_map8 map;
     float *data; /* element `at` */
@@ -87,17 +88,18 @@ static dt_result dti_stored_block(const dti_stored_run *r, const dti_stored_plac
     if (begin >= end)
         return DT_OK;
     DTI_TRY(p->backend->memory_read(p->memory, at, raw, bytes));
-    dti_stored_read(v, raw, (int64_t)used, p->type, &r->map);
+    dti_stored_read(r->k, v, raw, (int64_t)used, p->type, &r->map);
     float *here = v + (begin - first), *there = r->data + (begin - r->at);
     memcpy(r->write ? here : there, r->write ? there : here, (size_t)(end - begin) * sizeof *v);
     if (!r->write)
         return DT_OK;
-    dti_stored_write(raw, v, (int64_t)used, p->type, &r->map, NULL);
+    dti_stored_write(r->k, raw, v, (int64_t)used, p->type, &r->map, NULL);
     return p->backend->memory_write(p->memory, at, raw, bytes);
 }
 
 static dt_result dti_stored_run_all(dti_stored_run *r) {
     const dti_layout *l = &r->s->layout;
+    r->k = dti_cpu_kernels(r->s->device);
     dti_map8_make(&r->map, r->array <= 1);
     for (uint32_t i = 0; i < l->param_count; i++) {
         const dti_param *p = &l->params[i];
