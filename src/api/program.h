@@ -24,8 +24,8 @@ typedef void dt_init_fn(void *user, const char *name, dt_shape shape, float *val
  * f32. The update computes in f32 and is rounded stochastically. It has the same bits for any
  * number of threads and replicas, and after a resume. Reading gives f32. Writing rounds to the
  * nearest, and a value above 3.39e38 to infinity. A program in f32 needs an f32 copy of each
- * parameter while it reads it; use it with .precision. Cannot be combined with averages, .sparse
- * groups, sharded or split parameters, pipelines, local steps, parameter servers, or optimizers
+ * parameter while it reads it; use it with .precision. Averages stay f32. Cannot be combined with
+ * .zero_stage above 1, split parameters, pipelines, local steps, parameter servers, or optimizers
  * that need whole parameters. */
 typedef struct dt_store_desc {
     const char *device;        /* see above; NULL = "auto" */
@@ -271,7 +271,7 @@ typedef struct dt_optim_desc {
     dt_schedule schedule[DT_MAX_PHASES]; /* of the rate; {{0}}: lr in every step */
     dt_average average;                  /* {0} = none */
     /* Of moments; 0 = DT_STATE_F32. The same in all programs of a store. Cannot be combined with
-     * .average, and what dt_store_desc.parameter_dtype cannot be either. */
+     * .average, of 8 bits .sparse and ZeRO, and what .parameter_dtype cannot be either. */
     dt_state_dtype state_dtype;
 } dt_optim_desc;
 

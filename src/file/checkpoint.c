@@ -144,35 +144,6 @@ static const dt_safetensors_tensor *dti_checkpoint_at(const dti_checkpoint *c, i
     return index >= 0 && (size_t)index < c->count ? &c->items[index].info : NULL;
 }
 
-/* Moments in 8 bits are blocks of codes, each with a scale at its end: the first element of one
- * whose scale is NaN or infinite; count: there is none. */
-static uint64_t dti_checkpoint_scales(const dt_safetensors_tensor *x, uint64_t *count) {
-    const bool moment = !strncmp(x->name, "dtrain.moment", 13) && !strcmp(x->dtype, "U8");
-    const uint64_t block = dti_stored_bytes(DT_STATE_8BIT, DTI_BLOCK);
-    const uint8_t *scale = (const uint8_t *)x->data + DTI_BLOCK;
-    *count = moment ? x->bytes / block * DTI_BLOCK : 0;
-    for (uint64_t at = 0; at < *count; at += DTI_BLOCK, scale += block)
-        if (dti_first_infinite(scale, DT_F32, 1) == 0)
-            return at;
-    return *count;
-}
-
-static dt_result dti_checkpoint_finite(const dti_checkpoint *c, const char *path,
-                                       const char *desc) {
-    for (size_t i = 0; i < c->count; i++) {
-        const dt_safetensors_tensor *x = &c->items[i].info;
-        dt_dtype dtype;
-        uint64_t count, at = dti_checkpoint_scales(x, &count);
-        if (dti_weight_floats(x, &dtype)) {
-            count = x->bytes / dti_dtype_bytes(dtype);
-            at = dti_first_infinite(x->data, dtype, count);
-        }
-        if (at < count)
-            return dti_fail_infinite(c->base, DT_ERROR_FORMAT, path, x->name, at, desc);
-    }
-    return DT_OK;
-}
-
 /* ---- Names in a folder */
 
 #define DTI_CHECKPOINT_LATEST "LATEST"
@@ -330,17 +301,19 @@ static dt_result dti_checkpoint_folder_newest(dti_base *base, const char *folder
     return result;
 }
 
-static bool dti_checkpoint_is_good(dti_base *base, const char *path, bool finite) {
+static bool dti_checkpoint_is_good(dti_base *base, const char *path,
+                                   dti_checkpoint_check_fn *check) {
     dti_checkpoint *c;
     if (dti_checkpoint_open(base, path, &c))
         return false;
-    const bool good = !finite || !dti_checkpoint_finite(c, path, "dt_trainer_desc");
+    const bool good = !check || !check(c, path, "dt_trainer_desc");
     dt_safetensors_close(c);
     return good;
 }
 
 static bool dti_checkpoint_find_good(dti_base *base, const char *folder, const char *bad,
-                                     bool older, bool finite, char path[DTI_CHECKPOINT_PATH]) {
+                                     bool older, dti_checkpoint_check_fn *check,
+                                     char path[DTI_CHECKPOINT_PATH]) {
     uint64_t step = 0, most = UINT64_MAX;
     if (older && (!dti_checkpoint_step_of(strrchr(bad, '/') + 1, &most) || !most--))
         return false;
@@ -348,7 +321,7 @@ static bool dti_checkpoint_find_good(dti_base *base, const char *folder, const c
     while (found == 1) {
         if (dti_checkpoint_folder_file(base, folder, step, path))
             return false;
-        if ((!bad || strcmp(path, bad) != 0) && dti_checkpoint_is_good(base, path, finite))
+        if ((!bad || strcmp(path, bad) != 0) && dti_checkpoint_is_good(base, path, check))
             return true;
         found = step ? dti_checkpoint_highest(folder, step - 1, &step) : 0;
     }
@@ -357,14 +330,15 @@ static bool dti_checkpoint_find_good(dti_base *base, const char *folder, const c
 }
 
 static bool dti_checkpoint_folder_good(dti_base *base, const char *folder, const char *bad,
-                                       bool older, bool finite, char path[DTI_CHECKPOINT_PATH]) {
+                                       bool older, dti_checkpoint_check_fn *check,
+                                       char path[DTI_CHECKPOINT_PATH]) {
     dt_logger logger = base->logger;
     dt_result result = base->result;
     char error[sizeof base->error];
     memcpy(error, base->error, sizeof error);
     base->logger = (dt_logger){0};
     *path = 0;
-    bool good = dti_checkpoint_find_good(base, folder, bad, older, finite, path);
+    bool good = dti_checkpoint_find_good(base, folder, bad, older, check, path);
     base->logger = logger;
     base->result = result;
     memcpy(base->error, error, sizeof error);

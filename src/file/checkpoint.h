@@ -21,8 +21,9 @@ static dt_result dti_checkpoint_write(dti_base *base, const char *path,
 /* Reads a file and checks everything. FORMAT: not safetensors, truncated, no checksums, or one that
  * is wrong (names the tensor). */
 static dt_result dti_checkpoint_open(dti_base *base, const char *path, dti_checkpoint **out);
-/* FORMAT: a tensor of floats has a NaN or an infinity (names it). */
-static dt_result dti_checkpoint_finite(const dti_checkpoint *c, const char *path, const char *desc);
+/* FORMAT: what the tensors mean is wrong. desc: the description whose member allows it. */
+typedef dt_result dti_checkpoint_check_fn(const dti_checkpoint *c, const char *path,
+                                          const char *desc);
 /* A tensor by its name; NULL = there is none. */
 static const dt_safetensors_tensor *dti_checkpoint_find(const dti_checkpoint *c, const char *name);
 static const dt_safetensors_tensor *dti_checkpoint_at(const dti_checkpoint *c, int index);
@@ -46,10 +47,11 @@ static dt_result dti_checkpoint_folder_write(dti_base *base, const char *folder,
 static dt_result dti_checkpoint_folder_newest(dti_base *base, const char *folder,
                                               char path[DTI_CHECKPOINT_PATH], bool *found);
 /* The file with the highest step that is good, other than `bad` (may be NULL); `older`: of the
- * steps before that one's; `finite`: without NaN and infinities. Each is read whole until one is
+ * steps before that one's; `check`: passes it (NULL: none). Each is read whole until one is
  * good. The recorded error stays as it was, and nothing is logged. */
 static bool dti_checkpoint_folder_good(dti_base *base, const char *folder, const char *bad,
-                                       bool older, bool finite, char path[DTI_CHECKPOINT_PATH]);
+                                       bool older, dti_checkpoint_check_fn *check,
+                                       char path[DTI_CHECKPOINT_PATH]);
 /* The steps up to `most` that have a file, the newest first, at most `room`; their number. */
 static int dti_checkpoint_folder_steps(const char *folder, uint64_t most, uint64_t *steps,
                                        int room);

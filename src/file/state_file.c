@@ -75,6 +75,25 @@ static uint32_t dti_state_kind_of(const dt_store *s, uint32_t item, uint64_t *at
 
 /* ---- writing */
 
+static dt_result dti_state_read_floats(const dti_state_file *f, uint32_t array, uint64_t at,
+                                       uint64_t n, void *to) {
+    return f->moments && array ? f->moments(f->user, array - 1, at, n, to)
+                               : dti_store_array_read(f->store, array, at, n, to);
+}
+
+/* bf16 moments that replicas shard: each is a float and comes back exactly. */
+static dt_result dti_state_read_shards(const dti_state_file *f, uint32_t array, uint64_t at,
+                                       uint64_t n, uint16_t *to) {
+    float piece[DTI_BLOCK];
+    for (uint64_t i = 0; i < n; i += DTI_BLOCK) {
+        const uint64_t some = DTI_MIN(n - i, (uint64_t)DTI_BLOCK);
+        DTI_TRY(dti_state_read_floats(f, array, at + i, some, piece));
+        for (uint64_t k = 0; k < some; k++)
+            to[i + k] = dti_bf16_from_f32(piece[k]);
+    }
+    return DT_OK;
+}
+
 static dt_result dti_state_read_bytes(const dti_state_file *f, int item, uint64_t offset, void *to,
                                       size_t bytes) {
     dt_store *s = f->store;
@@ -94,12 +113,12 @@ static dt_result dti_state_read_bytes(const dti_state_file *f, int item, uint64_
     }
     const uint32_t kind = dti_state_kind_of(s, (uint32_t)item, &first);
     const dti_param *p = &s->layout.params[(uint32_t)item % s->layout.param_count];
+    if (dti_store_is_stored(s, kind) && s->layout.parted && kind)
+        return dti_state_read_shards(f, kind, first + offset / 2, bytes / 2, to);
     if (dti_store_is_stored(s, kind))
         return dti_stored_raw(s, kind, p, offset, to, bytes, false);
     first += offset / dti_arena_bytes(1); /* pieces are of whole elements */
-    return f->moments && kind
-               ? f->moments(f->user, kind - 1, first, bytes / dti_arena_bytes(1), to)
-               : dti_store_array_read(s, kind, first, bytes / dti_arena_bytes(1), to);
+    return dti_state_read_floats(f, kind, first, bytes / dti_arena_bytes(1), to);
 }
 
 /* The first NaN or infinity of a parameter or a moment is told. */
@@ -194,6 +213,36 @@ static dt_result dti_state_put_raw(dt_store *s, uint32_t array, const dti_param 
     return dti_stored_raw(s, array, p, 0, (void *)(uintptr_t)x->data, x->bytes, true);
 }
 
+/* Moments in 8 bits are blocks of codes, each with a scale at its end: the first element of one
+ * whose scale is NaN or infinite; count: there is none. */
+static uint64_t dti_state_scales(const dt_safetensors_tensor *x, uint64_t *count) {
+    const bool moment =
+        !strncmp(x->name, DTI_STATE_OWN "moment", sizeof DTI_STATE_OWN "moment" - 1) &&
+        !strcmp(x->dtype, "U8");
+    const uint64_t block = dti_stored_bytes(DT_STATE_8BIT, DTI_BLOCK);
+    const uint8_t *scale = (const uint8_t *)x->data + DTI_BLOCK;
+    *count = moment ? x->bytes / block * DTI_BLOCK : 0;
+    for (uint64_t at = 0; at < *count; at += DTI_BLOCK, scale += block)
+        if (dti_first_infinite(scale, DT_F32, 1) == 0)
+            return at;
+    return *count;
+}
+
+static dt_result dti_state_finite(const dti_checkpoint *c, const char *path, const char *desc) {
+    for (size_t i = 0; i < c->count; i++) {
+        const dt_safetensors_tensor *x = &c->items[i].info;
+        dt_dtype dtype;
+        uint64_t count, at = dti_state_scales(x, &count);
+        if (dti_weight_floats(x, &dtype)) {
+            count = x->bytes / dti_dtype_bytes(dtype);
+            at = dti_first_infinite(x->data, dtype, count);
+        }
+        if (at < count)
+            return dti_fail_infinite(c->base, DT_ERROR_FORMAT, path, x->name, at, desc);
+    }
+    return DT_OK;
+}
+
 static dt_result dti_state_put(const dti_state_file *f, const dti_checkpoint *c) {
     const dt_store *s = f->store;
     dti_store_unbound(f->store);
@@ -203,6 +252,8 @@ static dt_result dti_state_put(const dti_state_file *f, const dti_checkpoint *c)
         uint64_t at;
         const uint32_t kind = dti_state_kind_of(s, (uint32_t)i, &at);
         const dti_param *p = &s->layout.params[(uint32_t)i % s->layout.param_count];
+        if (kind && s->layout.parted && dti_store_is_stored(s, kind))
+            continue; /* they go to their owners */
         DTI_TRY(dti_store_is_stored(s, kind)
                     ? dti_state_put_raw(f->store, kind, p, x)
                     : dti_store_array_write(f->store, kind, at, x->bytes / dti_arena_bytes(1),

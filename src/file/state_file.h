@@ -51,5 +51,8 @@ static dt_result dti_state_match(const dti_state_file *f, const char *path,
 /* The number of a parameter in the file, which counts are in the order of: the first tensors are
  * the parameters. */
 static int dti_state_number(const dti_state_file *f, const dti_checkpoint *c, int item);
-/* What matched into the store, whose state arena has room for it; of sharded state, its part. */
+/* What matched into the store, whose state arena has room for it; without sharded moments. */
 static dt_result dti_state_put(const dti_state_file *f, const dti_checkpoint *c);
+/* A dti_checkpoint_check_fn. FORMAT: a tensor of floats, or of moments of 8 bits, has a NaN or an
+ * infinity (names it). */
+static dt_result dti_state_finite(const dti_checkpoint *c, const char *path, const char *desc);

@@ -42,9 +42,9 @@ static dt_result dti_store_patterns(const dt_store *s, const char *params) {
                           : DT_OK;
 }
 
-/* Of a store in BF16 rounding is exact. */
+/* Of a store in BF16 rounding is exact; its averages are F32. */
 static dt_dtype dti_store_save_dtype(const dti_saving *s, const dt_param_info *info) {
-    return s->desc.dtype == DT_F32 ? info->dtype : s->desc.dtype;
+    return s->desc.dtype == DT_F32 && !s->desc.averaged ? info->dtype : s->desc.dtype;
 }
 
 static dt_result dti_store_save_items(dti_saving *s) {

@@ -127,7 +127,7 @@ static dt_result dti_store_state_check(dti_state_file *f, const char *path,
     DTI_TRY(dti_state_match(f, path, c));
     for (uint32_t i = 0; i < f->store->layout.param_count; i++)
         DTI_TRY(dti_store_state_fits(f, path, c, i));
-    return f->store->allow_nonfinite ? DT_OK : dti_checkpoint_finite(c, path, "dt_store_desc");
+    return f->store->allow_nonfinite ? DT_OK : dti_state_finite(c, path, "dt_store_desc");
 }
 
 /* The arena is made where no program with an optimizer has come yet. */
@@ -172,6 +172,7 @@ DTI_PUBLIC(dt_store_load_state, (dt_store * s, const char *path), s, DTI_OF(dt_s
     DTI_NEED(s->base, path);
     dti_state_file f;
     dti_checkpoint *c = NULL;
+    const dt_state_dtype before = s->layout.state;
     DTI_TRY(dti_check_forked(s->base));
     DTI_TRY(dti_store_alone(s, "dt_trainer_load a file of dt_trainer_save"));
     dt_result result = dti_store_state_begin(&f, s);
@@ -181,6 +182,8 @@ DTI_PUBLIC(dt_store_load_state, (dt_store * s, const char *path), s, DTI_OF(dt_s
         result = dti_store_state_check(&f, path, c);
     if (!result)
         result = dti_store_state_put(&f, c);
+    if (result && !s->memories[DTI_ARENA_STATE] && before != s->layout.state)
+        dti_layout_set_state(&s->layout, before);
     dt_safetensors_close(c);
     dti_store_state_end(&f);
     return result;

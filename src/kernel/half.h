@@ -4,6 +4,7 @@
 typedef void dti_widen_fn(float *y, const void *x, int64_t n);
 /* To the nearest, ties to even; a NaN becomes the canonical one. */
 typedef void dti_narrow_fn(void *y, const float *x, int64_t n);
-/* To bf16, up with the share of a step that truncation would lose: element i adds 16 bits of words[i]
- * from bit `shift` on. What is not finite stays as it is, and what is finite stays finite. */
+/* To bf16, up with the share of a step that truncation would lose: element i adds 16 bits of
+ * words[i] from bit `shift` on. What is not finite stays as it is, and what is finite stays
+ * finite. */
 typedef void dti_draw_fn(void *y, const float *x, int64_t n, const uint32_t *words, int shift);

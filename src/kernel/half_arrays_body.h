@@ -26,22 +26,23 @@ DTI_INLINE DTI_H(half) DTI_H(bf16_drawn)(DTI_H(f32) x, DTI_H(i32) draw) {
     const DTI_H(i32) bits = (DTI_H(i32))x, size = bits & 0x7FFFFFFF;
     const DTI_H(i32) up = draw & (DTI_H(i32))(size < 0x7F7F0000);
     const DTI_H(i32) quiet = (DTI_H(i32))(size > 0x7F800000) & 0x400000;
-    return __builtin_convertvector(((DTI_H(u32))bits + (DTI_H(u32))up | (DTI_H(u32))quiet) >> 16,
-                                   DTI_H(half));
+    const DTI_H(u32) sum = (DTI_H(u32))bits + (DTI_H(u32))up;
+    return __builtin_convertvector((sum | (DTI_H(u32))quiet) >> 16, DTI_H(half));
 }
 
 /* `used` is a constant where all lanes are. */
-DTI_INLINE void DTI_H(bf16_draw_some)(uint16_t *y, const float *x_, const uint32_t *words, int shift,
+DTI_INLINE void DTI_H(bf16_draw_some)(uint16_t *y, const float *x, const uint32_t *words, int shift,
                                       size_t used) {
-    DTI_H(f32) x = {0};
+    DTI_H(f32) value = {0};
     DTI_H(i32) draw = {0};
-    memcpy(&x, x_, used * sizeof *x_);
+    memcpy(&value, x, used * sizeof *x);
     memcpy(&draw, words, used * sizeof *words);
-    const DTI_H(half) half = DTI_H(bf16_drawn)(x, draw >> shift & 0xFFFFu);
+    const DTI_H(half) half = DTI_H(bf16_drawn)(value, draw >> shift & 0xFFFF);
     memcpy(y, &half, used * sizeof *y);
 }
 DTI_ISA_FUNCTION(H, draw, bf16_draw);
-static void DTI_H(bf16_draw)(void *y_, const float *x, int64_t n, const uint32_t *words, int shift) {
+static void DTI_H(bf16_draw)(void *y_, const float *x, int64_t n, const uint32_t *words,
+                             int shift) {
     uint16_t *y = y_;
     int64_t i = 0;
     for (; i + DTI_LANES <= n; i += DTI_LANES)

@@ -1,4 +1,4 @@
-/* map8.h for one instruction set. No lane tells another anything, so all widths give the same bits. */
+/* map8.h for one instruction set. Lanes are apart, so all widths give the same bits. */
 
 typedef uint8_t DTI_ISA(dti_map8_codes) __attribute__((vector_size(DTI_LANES)));
 
@@ -40,8 +40,8 @@ DTI_INLINE DTI_NI DTI_N(map8)(DTI_NF x, const dti_map8 *m) {
 }
 
 DTI_INLINE void DTI_N(map8_some)(uint8_t *codes, DTI_NF x, const dti_map8 *m, size_t used) {
-    const DTI_ISA(dti_map8_codes)
-    code = __builtin_convertvector(DTI_N(map8)(x, m), DTI_ISA(dti_map8_codes));
+    const DTI_ISA(dti_map8_codes) code =
+        __builtin_convertvector(DTI_N(map8)(x, m), DTI_ISA(dti_map8_codes));
     memcpy(codes, &code, used);
 }
 DTI_ISA_FUNCTION(N, map8, map8_codes);
@@ -51,7 +51,7 @@ static void DTI_N(map8_codes)(uint8_t *codes, const float *x, int64_t n, float f
     int64_t i = 0;
     for (; i + DTI_LANES <= n; i += DTI_LANES)
         DTI_N(map8_some)(codes + i, DTI_N(mul)(DTI_N(load)(x + i), f), m, DTI_LANES);
+    const DTI_NF last = DTI_N(load_n)(x + i, (int)(n - i));
     if (i < n)
-        DTI_N(map8_some)
-    (codes + i, DTI_N(mul)(DTI_N(load_n)(x + i, (int)(n - i)), f), m, (size_t)(n - i));
+        DTI_N(map8_some)(codes + i, DTI_N(mul)(last, f), m, (size_t)(n - i));
 }

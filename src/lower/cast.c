@@ -76,7 +76,8 @@ static dt_result dti_pass_cast(dti_lowering *w) {
     if (code->desc.precision == DT_PRECISION_F32 && l->dtype == DT_F32)
         return DT_OK;
     for (uint32_t i = 0; i < l->param_count; i++)
-        graph->nodes[l->params[i].node].dtype = l->params[i].dtype;
+        graph->nodes[l->params[i].node].dtype =
+            code->desc.averaged && l->params[i].average ? DT_F32 : l->params[i].dtype;
     dt_tensor *in = dti_alloc_array(graph->base, (size_t)graph->input_count + 1, sizeof *in);
     code->stands = dti_alloc_array(graph->base, graph->count, sizeof *code->stands);
     if (in && code->stands)

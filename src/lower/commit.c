@@ -71,11 +71,12 @@ static void dti_optim_stored_check(const dti_code *code, dti_text *problems) {
                      "\n- optimizer: %s cannot be combined with .parameter_dtype = DT_BF16, as it "
                      "needs whole parameters; use another, such as AdamW",
                      row->name);
-    if (dti_layout_is_stored(code->layout) && (sparse || d->average.kind))
-        dti_text_add(problems,
-                     "\n- optimizer: %s cannot be combined with .parameter_dtype or .state_dtype; "
-                     "leave one out",
-                     sparse ? ".groups with .sparse" : ".average");
+    if (d->state_dtype && d->average.kind)
+        dti_text_add(problems, "\n- optimizer: .average cannot be combined with .state_dtype: an "
+                               "average is f32, as its steps are small; leave one out");
+    if (d->state_dtype == DT_STATE_8BIT && sparse)
+        dti_text_add(problems, "\n- optimizer: .groups with .sparse cannot be combined with "
+                               "DT_STATE_8BIT: rows of a block have one scale; use DT_STATE_BF16");
 }
 
 static void dti_optim_resolve(dti_code *code, dti_text *problems) {
@@ -317,6 +318,7 @@ static dti_optim_site dti_commit_site(dti_code *code, dti_emit *e) {
         .table = dti_listing_value(&code->list, DTI_VALUE_TABLE, DT_I32, table, 0),
         .sparse = dti_code_is_sparse(code),
         .stored = dti_layout_is_stored(layout) ? 1u + (uint32_t)layout->state : 0u,
+        .entries = code->table_entries,
         .args = args};
 }
 

@@ -27,9 +27,12 @@ static void dti_layout_set_state(dti_layout *layout, dt_state_dtype state) {
     layout->state = state;
     for (uint32_t i = layout->param_count; i-- > 0;) {
         dti_param *p = &layout->params[i];
-        p->state = words;
-        words +=
-            dti_ceil_div(p->elements, DTI_BLOCK) * dti_stored_words(dti_layout_state(layout, p));
+        const uint64_t each = dti_stored_words(dti_layout_state(layout, p));
+        const uint64_t end = p->offset + dti_full_blocks(p->elements);
+        const uint64_t begin = DTI_MIN(DTI_MAX(layout->own_begin, p->offset), end);
+        const uint64_t own_end = DTI_MIN(DTI_MAX(layout->own_end, begin), end);
+        p->state = words - (begin - p->offset) / DTI_BLOCK * each;
+        words += (own_end - begin) / DTI_BLOCK * each;
     }
     layout->state_words = dti_ceil_div(words, 4) * 4; /* arrays are counted in fours */
 }

@@ -26,7 +26,7 @@ typedef struct dti_param {
     uint8_t dtype;   /* of its values: BF16, or F32. Gradients are F32 */
     uint8_t average; /* 1 + the array of the state that its average is; 0: it has none */
     uint64_t rest;  /* where it lies in the arenas of units; DTI_NO_REST: its unit comes and goes */
-    uint64_t state; /* dti_layout_state_at asks for it */
+    uint64_t state; /* dti_layout_state_at asks for it; modulo 2^64, as a moment's offset */
 } dti_param;
 
 #define DTI_NO_REST UINT64_MAX
@@ -62,7 +62,7 @@ static inline uint64_t dti_layout_away(const dti_layout *l) {
 /* Of a graph's parameters; free it by dti_free(base, layout->params). MEMORY. */
 static dt_result dti_layout_make(dti_base *base, const dt_graph *graph, dt_dtype dtype,
                                  dti_layout *layout);
-/* Before there are any moments. */
+/* Before there are any moments, and after the own part is known. */
 static void dti_layout_set_state(dti_layout *layout, dt_state_dtype state);
 /* Bytes of elements of the gradient arena, and of others that are F32. */
 static inline uint64_t dti_arena_bytes(uint64_t elements) {
@@ -111,7 +111,7 @@ static inline uint64_t dti_state_size(const dti_layout *layout, uint32_t moments
     return dti_state_t_offset(layout) + t + moments * dti_state_array_words(layout);
 }
 static inline uint64_t dti_state_moment_offset(const dti_layout *layout, uint32_t moment) {
-    return dti_state_size(layout, moment) - layout->own_begin;
+    return dti_state_size(layout, moment) - (layout->state ? 0 : layout->own_begin);
 }
 static inline uint64_t dti_state_bytes(const dti_layout *layout, uint32_t moments) {
     return DTI_WORD_BYTES * dti_state_size(layout, moments);

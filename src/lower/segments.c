@@ -54,7 +54,7 @@ static uint32_t dti_lower_weight(dti_code *code, uint32_t index) {
     if (!code->desc.averaged || !param->average)
         return dti_param_value(code, index, DTI_VALUE_PARAM, 0);
     const uint64_t array = dti_state_moment_offset(code->layout, param->average - 1u);
-    return dti_listing_value(&code->list, DTI_VALUE_STATE, param->dtype, param->elements,
+    return dti_listing_value(&code->list, DTI_VALUE_STATE, DT_F32, param->elements,
                              dti_arena_bytes(array + param->offset));
 }
 

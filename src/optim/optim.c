@@ -31,6 +31,7 @@ static void dti_optim_emit_blocks(const dti_optim_site *s) {
         l->spec[1] |= s->optim->groups[i].sparse ? DTI_OPTIM_ROW_SPARSE : 0u;
     l->spec[1] |= s->sparse ? DTI_OPTIM_SPARSE : 0u;
     l->spec[2] = s->stored;
+    l->spec[3] = s->stored ? s->entries : 0;
 }
 
 /* Of 0 what is as good as minus infinity: 1 - e^x is 1, also for many steps' x. */

@@ -18,6 +18,7 @@ typedef struct dti_optim_site {
     bool sparse; /* some gradients have words that say of rows that they are 0 */
     /* Parameters or moments are in fewer bits: 1 + dt_state_dtype of the moments; 0: none are. */
     uint32_t stored;
+    uint32_t entries; /* of the whole table */
     dti_args_commit args;
 } dti_optim_site;
 

@@ -294,8 +294,9 @@ static void dti_cpu_stored_read(const dti_cpu_task *task, const uint32_t *row, d
     s->at[0] = dti_cpu_stored_value(task, row, s);
     s->type[0] = task->launch->dtype[0] == DT_F32 ? DT_STATE_F32 : DT_STATE_BF16;
     for (uint32_t i = 0; i < a->moments; i++) {
-        s->at[1 + i] = (uint32_t *)task->buf[2] + 4ull * (a->moment_fours + i * a->stride_fours) +
-                       s->words[DTI_STORED_STATE];
+        s->at[1 + i] =
+            (uint32_t *)task->buf[2] +
+            (uint32_t)(4ull * (a->moment_fours + i * a->stride_fours) + s->words[DTI_STORED_STATE]);
         s->type[1 + i] = wide ? DT_STATE_F32 : (dt_state_dtype)(task->launch->spec[2] - 1);
     }
     for (uint32_t i = 0; i <= a->moments; i++) {
@@ -358,8 +359,9 @@ static void dti_cpu_optim_blocks(const dti_cpu_task *task, int64_t begin, int64_
     uint32_t *state = task->buf[2], largest[DTI_OPTIM_VALUES] = {0};
     const dti_args_commit *a = &task->launch->args.commit;
     const uint32_t *row = (const uint32_t *)task->buf[3] + (a->first + begin) * DTI_TABLE_WORDS;
-    const uint32_t *words = (const uint32_t *)task->buf[3] + (size_t)a->blocks * DTI_TABLE_WORDS +
-                            begin * DTI_STORED_WORDS;
+    const uint32_t *words = (const uint32_t *)task->buf[3] +
+                            (size_t)task->launch->spec[3] * DTI_TABLE_WORDS +
+                            (a->first + begin) * DTI_STORED_WORDS;
     const bool dry = a->flags & DTI_COMMIT_DRY, sparse = task->launch->spec[1] & DTI_OPTIM_SPARSE;
     const bool known = a->flags & DTI_COMMIT_UNTOLD || !state[DTI_CONTROL_CHECK];
     dti_cpu_update u = {.k = task->k, .kind = task->launch->spec[0], .group = UINT32_MAX};
@@ -409,11 +411,16 @@ static void dti_cpu_optim(const dti_cpu_task *task, int64_t begin, int64_t end, 
 static void dti_cpu_average_block(const dti_cpu_task *task, const uint32_t *row, float part) {
     const int64_t n = DTI_TABLE_USED_OF(row[DTI_TABLE_USED]);
     const int64_t at = (int64_t)row[DTI_TABLE_BLOCK] * DTI_BLOCK;
-    const float *w = (const float *)task->buf[0] + at;
+    const void *from = (char *)task->buf[0] + dti_bytes(task->launch->dtype[0], (uint64_t)at);
+    const float *w = from;
     float *a = (float *)task->buf[1] +
                (uint32_t)(4ull * task->launch->args.commit.moment_fours + (uint64_t)at);
     const float rest = 1.0f - part;
-    float way[DTI_BLOCK];
+    float way[DTI_BLOCK], wide[DTI_BLOCK];
+    if (task->launch->dtype[0] != DT_F32) {
+        task->k->widen[DT_BF16](wide, from, n);
+        w = wide;
+    }
     if (part == 1.0f) {
         memcpy(a, w, (size_t)n * sizeof *a);
         return;
@@ -516,13 +523,14 @@ DTI_KERNEL(CLIP_FINISH, clip_finish, "ruu", GROUP, .run = dti_cpu_clip_finish,
            .rounds = dti_clip_finish_rounds, .effort = dti_clip_finish_effort);
 
 /* (params, grads, state, table) spec0: a kind, DTI_OPTIM_*; spec1: DTI_OPTIM_ROW_SPARSE |
- * _SPARSE; spec2, on the CPU: dti_optim_site.stored */
+ * _SPARSE; spec2, spec3, on the CPU: .stored and .entries of dti_optim_site */
 DTI_KERNEL(OPTIM, optim, "urur", GROUP, .run = dti_cpu_optim, .grain = 64, .lanes = DTI_BLOCK / 4,
            .halves = true, .rounds = dti_blocks_rounds, .effort = dti_blocks_effort);
 
 /* (params, state, table) */
 DTI_KERNEL(AVERAGE, average, "rur", GROUP, .run = dti_cpu_average, .grain = 64,
-           .lanes = DTI_BLOCK / 4, .rounds = dti_blocks_rounds, .effort = dti_blocks_effort);
+           .lanes = DTI_BLOCK / 4, .halves = true, .rounds = dti_blocks_rounds,
+           .effort = dti_blocks_effort);
 
 /* (state, table, status) */
 DTI_KERNEL(OPTIM_TICK, optim_tick, "uru", ITEM, .run = dti_cpu_optim_tick, .grain = DTI_GRAIN_COPY);

@@ -59,7 +59,7 @@ static uint64_t dti_features_asked(const dt_graph *graph, const dt_trainer_desc 
     if (d->optim && d->optim->average.kind)
         asked |= DTI_ASKS(AVERAGE);
     if (d->optim && d->optim->state_dtype)
-        asked |= DTI_ASKS(STATE);
+        asked |= DTI_ASKS(STATE) | (d->optim->state_dtype == DT_STATE_8BIT ? DTI_ASKS(STATE8) : 0);
     if (dti_optim_is_whole(dti_optim_row_of(kind)))
         asked |= DTI_ASKS(WHOLE);
     if (dti_features_sync(graph))

@@ -50,7 +50,8 @@
     X(EVERY_STEPS, checkpoint.every_steps, 1, DTI_FEATURE_OPEN, "")                                \
     X(BACKGROUND, checkpoint.background, 1, 1, "")                                                 \
     X(HALF, parameter_dtype, DT_BF16, DT_BF16, "DT_BF16")                                          \
-    X(STATE, optim, DTI_FEATURE_CODE, DTI_FEATURE_CODE, ".optim->state_dtype")
+    X(STATE, optim, DTI_FEATURE_CODE, DTI_FEATURE_CODE, ".optim->state_dtype")                     \
+    X(STATE8, optim, DTI_FEATURE_CODE, DTI_FEATURE_CODE, ".optim->state_dtype = DT_STATE_8BIT")
 
 #define DTI_X(ID, ...) DTI_FEATURE_##ID,
 typedef enum dti_feature { DTI_FEATURES(DTI_X) DTI_FEATURE_COUNT } dti_feature;
@@ -137,9 +138,15 @@ typedef struct dti_rule {
     X(WITHOUT, U, DTI_ASKS(SYNC), DTI_ASKS(WORKER) | DTI_ASKS(SERVES),                             \
       "workers compute batch slices one by one; leave .sync out")                                  \
     X(WITHOUT, U, DTI_ASKS(HALF) | DTI_ASKS(STATE),                                                \
-      DTI_ASKS(PIPELINE) | DTI_ASKS_TENSOR | DTI_ASKS_ZERO | DTI_ASKS(LOCAL) | DTI_ASKS(WORKER) |  \
-          DTI_ASKS(SERVES) | DTI_ASKS(AVERAGE) | DTI_ASKS(WHOLE),                                  \
-      "these need f32 parameters and moments; leave one out")
+      DTI_ASKS(PIPELINE) | DTI_ASKS_TENSOR | DTI_ASKS(ZERO23) | DTI_ASKS(LOCAL) |                  \
+          DTI_ASKS(WORKER) | DTI_ASKS(SERVES),                                                     \
+      "these need f32 parameters and moments; leave one out")                                      \
+    X(WITHOUT, I, DTI_ASKS(HALF) | DTI_ASKS(STATE), DTI_ASKS(WHOLE),                               \
+      "it needs f32 parameters and moments; use an elementwise one, such as AdamW")                \
+    X(WITHOUT, I, DTI_ASKS(STATE), DTI_ASKS(AVERAGE),                                              \
+      "an average is f32, as its steps are small; leave one out")                                  \
+    X(WITHOUT, U, DTI_ASKS(STATE8), DTI_ASKS(ZERO1),                                               \
+      "a shard's blocks have scales of their own; use DT_STATE_BF16")
 
 /* X(feature, bits): what a program without the feature (base/optional.h) refuses. */
 #define DTI_FEATURES_OPTIONAL(X)                                                                   \

@@ -159,7 +159,7 @@ static const dt_safetensors_tensor *dti_rounds_replica_find(const dti_checkpoint
     return dti_checkpoint_find(c, name);
 }
 
-/* Replicas' moments are packed with counts after them, in tensors of U8: dti_checkpoint_finite does
+/* Replicas' moments are packed with counts after them, in tensors of U8: dti_state_finite does
  * not see them. */
 static dt_result dti_rounds_finite(const dt_trainer *t, const char *path, const dti_checkpoint *c,
                                    uint64_t replicas) {

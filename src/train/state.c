@@ -300,7 +300,7 @@ static dt_result dti_state_check(dt_trainer *t, const char *path, const dti_chec
     DTI_TRY(dti_state_match(f, path, c));
     if (words[DTI_STATE_VERSION] == DTI_STATE_LOCAL)
         DTI_TRY(dti_rounds_match(t, path, c, words));
-    return f->store->allow_nonfinite ? DT_OK : dti_checkpoint_finite(c, path, "dt_trainer_desc");
+    return f->store->allow_nonfinite ? DT_OK : dti_state_finite(c, path, "dt_trainer_desc");
 }
 
 static void dti_plateau_load(dt_trainer *t, const uint64_t *words) {
@@ -322,6 +322,7 @@ static dt_result dti_state_moments_spread(dt_trainer *t, const dti_checkpoint *c
     const dt_store *s = t->par.replicas[0].store;
     const uint32_t n = s->layout.param_count, tensors = n * (1 + dti_state_moments(s));
     const uint64_t most = DTI_AGREE_PIECE / dti_arena_bytes(1);
+    const bool half = s->layout.state == DT_STATE_BF16;
     dt_result result = DT_OK;
     for (uint32_t i = n; i < tensors; i++) {
         const dti_param *p = &s->layout.params[i % n];
@@ -330,7 +331,10 @@ static dt_result dti_state_moments_spread(dt_trainer *t, const dti_checkpoint *c
             data = dti_checkpoint_find(c, f->items[i].name)->data;
         for (uint64_t at = 0; at < p->elements && !t->par.lost; at += most) { /* on all ranks */
             const uint64_t count = DTI_MIN(p->elements - at, most);
-            if (data)
+            for (uint64_t k = 0; k < count && data && half; k++)
+                ((float *)(void *)piece)[k] =
+                    dti_f32_from_bf16(((const uint16_t *)(const void *)data)[at + k]);
+            if (data && !half)
                 memcpy(piece, data + dti_arena_bytes(at), (size_t)dti_arena_bytes(count));
             const dt_result one =
                 dti_owners_spread(&t->par, i / n - 1, p->offset + at, count, piece);
@@ -415,6 +419,10 @@ DTI_PUBLIC(dt_trainer_load, (dt_trainer * t, const char *path), t,
     return dti_state_load(t, path);
 }
 
+static dti_checkpoint_check_fn *dti_state_check_of(const dt_trainer *t) {
+    return t->desc.checkpoint.allow_nonfinite ? NULL : dti_state_finite;
+}
+
 /* Says which other file is good, where there is one. */
 static dt_result dti_resume_offer(dt_trainer *t, dt_result result, const char *bad) {
     char good[DTI_CHECKPOINT_PATH];
@@ -422,7 +430,7 @@ static dt_result dti_resume_offer(dt_trainer *t, dt_result result, const char *b
         return result;
     const dti_error_text bads = dti_error_of(&t->par);
     if (dti_checkpoint_folder_good(t->base, t->desc.checkpoint.folder, bad, false,
-                                   !t->desc.checkpoint.allow_nonfinite, good))
+                                   dti_state_check_of(t), good))
         return dti_fail(t->base, result, "%s; the newest good one is %s: dt_trainer_load it",
                         bads.text, good);
     return dti_fail(t->base, result, "%s; no other one there is good", bads.text);
@@ -444,7 +452,7 @@ static dt_result dti_resume_back(dt_trainer *t, char path[DTI_CHECKPOINT_PATH]) 
     while (result == DT_ERROR_FORMAT) {
         int64_t any = t->par.mesh.rank == 0 &&
                       dti_checkpoint_folder_good(t->base, t->desc.checkpoint.folder, path, true,
-                                                 !t->desc.checkpoint.allow_nonfinite, good);
+                                                 dti_state_check_of(t), good);
         result = dti_ranks_tell(&t->par, &any, 1, DT_I64);
         if (t->par.lost || !any)
             return result ? result : DT_ERROR_FORMAT;

@@ -362,7 +362,7 @@ TEST(checkpoint_folder_that_is_none_is_an_error_that_names_it) {
     CHECK(ck_write_step(&base, far, 1, 1) == DT_ERROR_INVALID);
     CHECK_CONTAINS(base.error, "1023 bytes");
     CHECK(dti_checkpoint_folder_newest(&base, far, path, &found) == DT_ERROR_INVALID && !found);
-    CHECK(!dti_checkpoint_folder_good(&base, far, NULL, false, true, path));
+    CHECK(!dti_checkpoint_folder_good(&base, far, NULL, false, dti_state_finite, path));
     CHECK(base.bytes_now == 0);
 }
 
@@ -507,20 +507,22 @@ TEST(checkpoint_folder_whose_newest_is_damaged_has_the_good_one_before) {
     CHECK_CONTAINS(newest, "/step-000000000004.safetensors");
     CHECK(dti_checkpoint_open(&base, newest, &c) == DT_ERROR_FORMAT && logged == 1);
     CHECK_CONTAINS(base.error, "tensor \"scalar\"");
-    CHECK(dti_checkpoint_folder_good(&base, folder, newest, false, true, good) && logged == 1);
+    CHECK(dti_checkpoint_folder_good(&base, folder, newest, false, dti_state_finite, good) &&
+          logged == 1);
     CHECK_CONTAINS(good, "/step-000000000002.safetensors");
     CHECK_CONTAINS(base.error, "000004.safetensors: tensor"); /* as it was, to be extended */
     CHECK(base.result == DT_ERROR_FORMAT && ck_file_holds(&base, good, 2, CK_SMALL));
     snprintf(newest, sizeof newest, "%s", good);
-    CHECK(dti_checkpoint_folder_good(&base, folder, newest, false, true, good));
+    CHECK(dti_checkpoint_folder_good(&base, folder, newest, false, dti_state_finite, good));
     CHECK_CONTAINS(good, "/step-000000000001.safetensors");
     for (int step = 0; step < 3; step++) {
         snprintf(newest, sizeof newest, "step-%012d.safetensors", step);
         ck_damage(folder, newest);
     }
-    CHECK(!dti_checkpoint_folder_good(&base, folder, NULL, false, true, good) && !good[0]);
+    CHECK(!dti_checkpoint_folder_good(&base, folder, NULL, false, dti_state_finite, good) &&
+          !good[0]);
     ck_remove(folder);
-    CHECK(!dti_checkpoint_folder_good(&base, folder, NULL, false, true, good));
+    CHECK(!dti_checkpoint_folder_good(&base, folder, NULL, false, dti_state_finite, good));
     CHECK(base.bytes_now == 0);
 }
 

@@ -50,6 +50,8 @@ static void compat_ask_code(compat_job *j, dti_feature feature) {
         j->optim.average.kind = DT_AVERAGE_EMA;
     if (feature == DTI_FEATURE_STATE)
         j->optim.state_dtype = DT_STATE_BF16;
+    if (feature == DTI_FEATURE_STATE8)
+        j->optim.state_dtype = DT_STATE_8BIT;
     if (feature == DTI_FEATURE_WHOLE)
         j->optim.kind = DT_OPTIM_LAMB;
 }

@@ -205,7 +205,16 @@ static const stored_way stored_ways[] = {
      {.kind = DT_OPTIM_SGD, .lr = 0.05, .momentum = 0.9, .state_dtype = DT_STATE_BF16}},
     {"moments of 8 bits",
      DT_F32,
-     {.kind = DT_OPTIM_LION, .lr = 1e-3, .state_dtype = DT_STATE_8BIT}}};
+     {.kind = DT_OPTIM_LION, .lr = 1e-3, .state_dtype = DT_STATE_8BIT}},
+    {"bf16 with an average",
+     DT_BF16,
+     {.kind = DT_OPTIM_ADAM, .lr = 0.01, .average = {.kind = DT_AVERAGE_EMA, .decay = 0.9}}},
+    {"bf16 with sparse rows",
+     DT_BF16,
+     {.kind = DT_OPTIM_ADAM,
+      .lr = 0.01,
+      .state_dtype = DT_STATE_BF16,
+      .groups = {{.params = "fc0.*", .sparse = true}}}}};
 enum { STORED_WAYS = sizeof stored_ways / sizeof *stored_ways, STORED_STEPS = 6 };
 
 /* kind 1: with batch norm's buffers. Wide, so that some moments are of 8 bits. */
@@ -226,7 +235,7 @@ static bool stored_model(train_model *m, int threads, int kind) {
 }
 
 static dt_trainer *stored_trainer(train_model *m, const stored_way *way, const char *devices,
-                                  dt_comm *comm) {
+                                  dt_comm *comm, dt_zero_stage zero) {
     dt_trainer *t = NULL;
     dt_trainer_desc d = train_desc(m);
     d.optim = &way->optim;
@@ -234,6 +243,7 @@ static dt_trainer *stored_trainer(train_model *m, const stored_way *way, const c
     d.devices = devices;
     d.comm = comm;
     d.parallel.batch_slices = 4;
+    d.parallel.zero_stage = zero;
     CHECK_TEXT(!dt_trainer_create(m->graph, &d, &t), "%s, %s: %s", way->name, devices,
                dt_ctx_error(m->ctx));
     return t;
@@ -248,13 +258,22 @@ static uint64_t stored_steps(dt_trainer *t, int steps) {
     return hash;
 }
 
-static uint64_t stored_run(const stored_way *way, int threads, const char *devices) {
+static uint64_t stored_run_zero(const stored_way *way, int threads, const char *devices,
+                                dt_zero_stage zero) {
     train_model m;
     if (!CHECK_TEXT(stored_model(&m, threads, 1), "model"))
         return 0;
-    const uint64_t hash = stored_steps(stored_trainer(&m, way, devices, NULL), STORED_STEPS);
+    const uint64_t hash = stored_steps(stored_trainer(&m, way, devices, NULL, zero), STORED_STEPS);
     dt_ctx_destroy(m.ctx);
     return hash;
+}
+
+static uint64_t stored_run(const stored_way *way, int threads, const char *devices) {
+    return stored_run_zero(way, threads, devices, DT_SHARD_NONE);
+}
+
+static bool stored_shards(const stored_way *way) {
+    return way->optim.state_dtype != DT_STATE_8BIT;
 }
 
 TEST(fewer_bits_give_the_same_bits_on_any_number_of_threads_and_replicas) {
@@ -265,20 +284,31 @@ TEST(fewer_bits_give_the_same_bits_on_any_number_of_threads_and_replicas) {
         CHECK_TEXT(stored_run(way, 4, "cpu") == want, "%s, 4 threads", way->name);
         CHECK_TEXT(stored_run(way, 1, "cpu:2") == want, "%s, 2 replicas", way->name);
         CHECK_TEXT(stored_run(way, 1, "cpu:4") == want, "%s, 4 replicas", way->name);
+        CHECK_TEXT(!stored_shards(way) ||
+                       stored_run_zero(way, 1, "cpu:4", DT_SHARD_OPTIMIZER) == want,
+                   "%s, 4 replicas that shard the moments", way->name);
     }
 }
 
 typedef struct stored_rank {
     const stored_way *way;
     dt_comm *comm;
+    dt_zero_stage zero;
+    const char *path; /* saves its state */
     uint64_t hash;
 } stored_rank;
 
 static void *stored_rank_main(void *arg) {
     stored_rank *r = arg;
     train_model *m = malloc(sizeof *m);
-    if (m && stored_model(m, 1, 1))
-        r->hash = stored_steps(stored_trainer(m, r->way, "cpu", r->comm), STORED_STEPS);
+    if (m && stored_model(m, 1, 1)) {
+        dt_trainer *t = stored_trainer(m, r->way, "cpu", r->comm, r->zero);
+        for (int i = 0; i < STORED_STEPS && t; i++)
+            CHECK(!dt_trainer_step(t, NULL));
+        CHECK(r->zero || !dt_store_state_hash(dt_trainer_store(t), &r->hash));
+        CHECK(!r->path || !dt_trainer_save(t, r->path));
+        CHECK(!r->path || !dt_trainer_load(t, r->path));
+    }
     dt_ctx_destroy(m->ctx);
     free(m);
     return NULL;
@@ -302,17 +332,48 @@ TEST(fewer_bits_give_the_same_bits_on_two_ranks) {
     }
 }
 
+/* Ranks that shard the moments write a file that one replica goes on from. */
+TEST(fewer_bits_of_ranks_that_shard_the_moments_have_the_same_bits) {
+    const char *path = "build/test_stored_ranks.safetensors";
+    for (int i = 0; i < STORED_WAYS; i++) {
+        dt_comm *comms[2];
+        pthread_t thread;
+        train_model m;
+        const stored_way *way = &stored_ways[i];
+        if (!stored_shards(way))
+            continue;
+        REQUIRE(!dt_comm_create_threads(NULL, 2, comms));
+        stored_rank ranks[2] = {{way, comms[0], DT_SHARD_OPTIMIZER, path, 0},
+                                {way, comms[1], DT_SHARD_OPTIMIZER, path, 0}};
+        REQUIRE(!pthread_create(&thread, NULL, stored_rank_main, &ranks[1]));
+        stored_rank_main(&ranks[0]);
+        pthread_join(thread, NULL);
+        REQUIRE(stored_model(&m, 1, 1));
+        dt_trainer *t = stored_trainer(&m, way, "cpu", NULL, DT_SHARD_NONE);
+        CHECK_TEXT(!dt_trainer_load(t, path), "%s: %s", way->name, dt_ctx_error(m.ctx));
+        CHECK_TEXT(stored_steps(t, 0) == stored_run(way, 1, "cpu"), "%s", way->name);
+        dt_ctx_destroy(m.ctx);
+        dt_comm_destroy(comms[0]);
+        dt_comm_destroy(comms[1]);
+    }
+    remove(path);
+}
+
 TEST(fewer_bits_resume_from_a_checkpoint_with_the_same_bits) {
     const char *path = "build/test_stored.safetensors";
     for (int i = 0; i < STORED_WAYS; i++) {
         train_model a, b;
         REQUIRE(stored_model(&a, 1, 1) && stored_model(&b, 1, 1));
-        dt_trainer *t = stored_trainer(&a, &stored_ways[i], "cpu", NULL);
+        const dt_zero_stage zero =
+            stored_shards(&stored_ways[i]) ? DT_SHARD_OPTIMIZER : DT_SHARD_NONE;
+        dt_trainer *t = stored_trainer(&a, &stored_ways[i], "cpu", NULL, DT_SHARD_NONE);
         stored_steps(t, 3);
         CHECK(!dt_trainer_save(t, path));
         const uint64_t want = stored_steps(t, 5);
-        t = stored_trainer(&b, &stored_ways[i], "cpu:2", NULL);
+        t = stored_trainer(&b, &stored_ways[i], "cpu:2", NULL, zero);
         CHECK_TEXT(!dt_trainer_load(t, path), "%s: %s", stored_ways[i].name, dt_ctx_error(b.ctx));
+        CHECK_TEXT(!dt_trainer_save(t, path) && !dt_trainer_load(t, path), "%s: %s",
+                   stored_ways[i].name, dt_ctx_error(b.ctx)); /* shards go into a file again */
         CHECK_TEXT(stored_steps(t, 5) == want, "%s", stored_ways[i].name);
         dt_ctx_destroy(a.ctx);
         dt_ctx_destroy(b.ctx);
@@ -397,6 +458,61 @@ TEST(a_store_takes_the_type_of_moments_from_a_file_and_refuses_another) {
     CHECK(!dt_store_create(a.m.graph, &(dt_store_desc){.device = "cpu"}, &wide));
     CHECK(dt_store_load_state(wide, path) == DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_ctx_error(a.m.ctx), "continue with the .parameter_dtype and .state_dtype");
+    dt_ctx_destroy(a.m.ctx);
+    remove(path);
+}
+
+/* What a file says of moments is looked at first, and its values last. */
+TEST(a_state_that_is_refused_leaves_the_type_of_moments_as_it_was) {
+    const char *path = "build/test_stored_refused.safetensors";
+    stored_case a;
+    dt_store *later;
+    dt_program *p;
+    float values[TRAIN_CLASSES];
+    REQUIRE(!stored_open(&a, &stored_ways[2], 1));
+    stored_train(&a, 2);
+    const int bias = dt_store_find(a.store, "fc2.bias");
+    CHECK(!dt_store_read(a.store, bias, DT_VALUE_MOMENT2, values, sizeof values));
+    values[1] = INFINITY;
+    CHECK(!dt_store_write(a.store, bias, DT_VALUE_MOMENT2, values, sizeof values));
+    const dt_store_desc d = {.device = "cpu", .parameter_dtype = DT_BF16};
+    CHECK(!dt_store_save_state(a.store, path) && !dt_store_create(a.m.graph, &d, &later));
+    CHECK(dt_store_load_state(later, path) == DT_ERROR_FORMAT);
+    a.desc.optim = &stored_ways[1].optim; /* moments of another type */
+    CHECK_TEXT(!dt_program_create(later, &a.desc, &p), "%s", dt_ctx_error(a.m.ctx));
+    dt_ctx_destroy(a.m.ctx);
+    remove(path);
+}
+
+/* The average of bf16 parameters is f32, and a program with averages computes with that. */
+TEST(an_average_of_bf16_parameters_is_not_rounded) {
+    const char *path = "build/test_stored_average.safetensors";
+    static float out[2][TRAIN_ROWS * TRAIN_CLASSES], values[8192];
+    const dt_save_desc averages = {.averaged = true};
+    stored_case a;
+    dt_store *stores[2];
+    dt_param_info info;
+    REQUIRE(!stored_open(&a, &stored_ways[5], 1));
+    stored_train(&a, 3);
+    CHECK(!dt_store_save_matching(a.store, path, &averages));
+    stores[0] = a.store;
+    CHECK(!dt_store_create(a.m.graph, &(dt_store_desc){.device = "cpu"}, &stores[1]) &&
+          !dt_store_load(stores[1], path));
+    for (int i = 0; i < 2; i++) {
+        dt_program *p;
+        const dt_program_desc d = {.outputs = {a.m.logits}, .batch = TRAIN_ROWS, .averaged = !i};
+        REQUIRE(!dt_program_create(stores[i], &d, &p));
+        CHECK(!dt_program_write(p, a.m.x, a.m.data.x, sizeof a.m.data.x) &&
+              !dt_program_run(p, NULL, NULL) &&
+              !dt_program_read(p, a.m.logits, out[i], sizeof out[i]));
+    }
+    CHECK(!memcmp(out[0], out[1], sizeof out[0]));
+    int fine = 0, weight = dt_store_find(a.store, "fc2.weight");
+    CHECK(!dt_store_get_param(a.store, weight, &info) && info.elements <= 8192 &&
+          !dt_store_read(a.store, weight, DT_VALUE_AVERAGE, values, 4 * info.elements));
+    for (uint64_t k = 0; k < info.elements; k++)
+        fine += (dti_bits_from_f32(values[k]) & 0xFFFF) != 0;
+    CHECK_TEXT(fine > (int)info.elements / 2, "%d of %d have more bits", fine, (int)info.elements);
     dt_ctx_destroy(a.m.ctx);
     remove(path);
 }
@@ -713,8 +829,8 @@ TEST(what_fewer_bits_cannot_be_combined_with_is_refused_by_name) {
     stored_refused(".parameter_dtype = DT_BF16 cannot be combined with .parallel.zero_stage = 2",
                    DT_BF16, adam, "cpu:2", 2);
     o.state_dtype = DT_STATE_8BIT;
-    stored_refused(".optim->state_dtype cannot be combined with .parallel.zero_stage = 1", DT_F32,
-                   o, "cpu:2", 1);
+    stored_refused("DT_STATE_8BIT cannot be combined with .parallel.zero_stage = 1", DT_F32, o,
+                   "cpu:2", 1);
     o.state_dtype = (dt_state_dtype)3;
     stored_refused(".state_dtype is 3; it must be DT_STATE_F32, DT_STATE_BF16 or DT_STATE_8BIT",
                    DT_F32, o, "cpu", 0);
@@ -725,8 +841,12 @@ TEST(what_fewer_bits_cannot_be_combined_with_is_refused_by_name) {
                    0);
     o = adam;
     o.average.kind = DT_AVERAGE_EMA;
-    stored_refused("cannot be combined with .optim->average", DT_BF16, o, "cpu", 0);
+    o.state_dtype = DT_STATE_BF16;
+    stored_refused(".optim->state_dtype cannot be combined with .optim->average", DT_BF16, o, "cpu",
+                   0);
     o = adam;
     o.groups[0] = (dt_optim_group){.params = "fc0.*", .sparse = true};
-    stored_refused(".groups with .sparse cannot be combined", DT_BF16, o, "cpu", 0);
+    o.state_dtype = DT_STATE_8BIT;
+    stored_refused(".groups with .sparse cannot be combined with DT_STATE_8BIT", DT_BF16, o, "cpu",
+                   0);
 }

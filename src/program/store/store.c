@@ -333,8 +333,10 @@ static dt_result dti_store_average_of(dt_store *s, const dti_param *param, char 
     dt_result result = DT_OK;
     for (uint64_t at = part.begin; at < part.end && !result; at += most) {
         const uint64_t n = DTI_MIN(part.end - at, most);
-        result =
-            b->memory_read(memory, dti_arena_bytes(at - here.begin), piece, dti_arena_bytes(n));
+        result = dti_store_is_stored(s, 0)
+                     ? dti_store_array_read(s, 0, at, n, piece)
+                     : b->memory_read(memory, dti_arena_bytes(at - here.begin), piece,
+                                      dti_arena_bytes(n));
         if (!result)
             result = dti_store_array_write(s, param->average, at, n, piece);
     }
@@ -487,10 +489,12 @@ DTI_PUBLIC(dt_store_hash, (dt_store * s, uint64_t *hash), s, DTI_OF(dt_store), (
 static dt_result dti_store_hash_state(dt_store *s, uint64_t *hash) {
     const uint64_t t = DTI_WORD_BYTES * dti_state_t_offset(&s->layout); /* scratch before it */
     float piece[256];
-    const bool stored = s->layout.state != DT_STATE_F32; /* then they are here, as they are */
+    const bool stored = s->layout.state != DT_STATE_F32 && !s->layout.parted;
     const uint64_t end = dti_state_bytes(&s->layout, stored ? s->moments : 0);
     dt_result result = dti_store_hash_range(s, DTI_ARENA_STATE, t, end - t, hash);
-    for (uint32_t m = 0; m < s->moments && !stored; m++) {
+    for (uint32_t m = 0; m < s->moments && !result && !stored && s->layout.state; m++)
+        result = dti_stored_hash(s, m + 1, hash);
+    for (uint32_t m = 0; m < s->moments && !s->layout.state; m++) {
         for (uint64_t at = 0; at < s->layout.elements && !result; at += DTI_COUNT(piece)) {
             const uint64_t n = DTI_MIN(s->layout.elements - at, (uint64_t)DTI_COUNT(piece));
             result = dti_store_array_read(s, m + 1, at, n, piece);

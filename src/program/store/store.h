@@ -83,6 +83,8 @@ static dt_result dti_stored_values_write(dt_store *s, uint32_t array, uint64_t a
 /* Of a parameter, bytes from `at` on as they are stored; of F32 too. */
 static dt_result dti_stored_raw(dt_store *s, uint32_t array, const dti_param *p, uint64_t at,
                                 void *data, uint64_t bytes, bool write);
+/* Of an array of bf16 that replicas shard: the same as where one store has it all. */
+static dt_result dti_stored_hash(dt_store *s, uint32_t array, uint64_t *hash);
 static dt_state_dtype dti_stored_type(const dt_store *s, uint32_t array, const dti_param *p);
 
 /* ---- offload.c */
@@ -143,6 +145,7 @@ static dt_result dti_store_array_read(dt_store *s, uint32_t array, uint64_t at, 
                                       void *data);
 static dt_result dti_store_array_write(dt_store *s, uint32_t array, uint64_t at, uint64_t n,
                                        const void *data);
+static dt_result dti_state_elsewhere(const dt_store *s); /* this UNSUPPORTED */
 /* The steps that trained parameters [param, param + n), a u32 each. */
 static dt_result dti_store_counts(const dt_store *s, uint64_t param, uint64_t n, void *counts,
                                   bool write);

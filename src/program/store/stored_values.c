@@ -1,5 +1,5 @@
-/* Values that a store has in fewer bits, as floats or as they are stored. One store has all of
- * them: nothing here is sharded. */
+/* Values that a store has in fewer bits, as floats or as they are stored. Of moments it may have a
+ * part (ZeRO): whole blocks. */
 
 /* Where a parameter's part of an array lies. */
 typedef struct dti_stored_place {
@@ -69,7 +69,6 @@ static dt_result dti_stored_raw(dt_store *s, uint32_t array, const dti_param *p,
 /* Elements [at, at + n) of an array, as far as they are a parameter's. */
 typedef struct dti_stored_run {
     dt_store *s;
-    const dti_isa_kernels *k;
     uint32_t array;
     dti_map8 map;
     float *data; /* element `at` */
@@ -77,38 +76,50 @@ typedef struct dti_stored_run {
     bool write;
 } dti_stored_run;
 
-/* A block of it, from element `first` on, `used` long. */
-static dt_result dti_stored_block(const dti_stored_run *r, const dti_stored_place *p,
-                                  uint64_t number, uint64_t first, uint64_t used) {
+/* Who has the block of an element: to read also a further replica. */
+static const dt_store *dti_stored_owner(const dti_stored_run *r, uint64_t element) {
+    const dt_store *s = r->s;
+    while (s && r->array && (element < s->layout.own_begin || element >= s->layout.own_end))
+        s = r->write ? NULL : s->replica;
+    return s;
+}
+
+/* Block `number` of a parameter, as far as it is asked for. */
+static dt_result dti_stored_block(const dti_stored_run *r, uint32_t param, uint64_t number) {
+    const dti_param *all = &r->s->layout.params[param];
+    const uint64_t first = all->offset + number * DTI_BLOCK;
+    const uint64_t used = DTI_MIN(all->offset + all->elements - first, (uint64_t)DTI_BLOCK);
+    const uint64_t begin = DTI_MAX(first, r->at), end = DTI_MIN(first + used, r->at + r->n);
+    const dt_store *s = dti_stored_owner(r, first);
     uint32_t raw[DTI_BLOCK] = {0};
     float v[DTI_BLOCK];
-    const uint64_t begin = DTI_MAX(first, r->at), end = DTI_MIN(first + used, r->at + r->n);
-    const uint64_t at = p->offset + number * DTI_WORD_BYTES * dti_stored_words(p->type);
-    const uint64_t bytes = dti_stored_bytes(p->type, used);
     if (begin >= end)
         return DT_OK;
-    DTI_TRY(p->backend->memory_read(p->memory, at, raw, bytes));
-    dti_stored_read(r->k, v, raw, (int64_t)used, p->type, &r->map);
+    if (!s)
+        return r->write ? DT_OK : dti_state_elsewhere(r->s);
+    const dti_isa_kernels *k = dti_cpu_kernels(s->device);
+    const dti_stored_place p = dti_stored_place_of(s, r->array, &s->layout.params[param]);
+    const uint64_t at = p.offset + number * DTI_WORD_BYTES * dti_stored_words(p.type);
+    const uint64_t bytes = dti_stored_bytes(p.type, used);
+    DTI_TRY(p.backend->memory_read(p.memory, at, raw, bytes));
+    dti_stored_read(k, v, raw, (int64_t)used, p.type, &r->map);
     float *here = v + (begin - first), *there = r->data + (begin - r->at);
     memcpy(r->write ? here : there, r->write ? there : here, (size_t)(end - begin) * sizeof *v);
     if (!r->write)
         return DT_OK;
-    dti_stored_write(r->k, raw, v, (int64_t)used, p->type, &r->map, NULL);
-    return p->backend->memory_write(p->memory, at, raw, bytes);
+    dti_stored_write(k, raw, v, (int64_t)used, p.type, &r->map, NULL);
+    return p.backend->memory_write(p.memory, at, raw, bytes);
 }
 
 static dt_result dti_stored_run_all(dti_stored_run *r) {
     const dti_layout *l = &r->s->layout;
-    r->k = dti_cpu_kernels(r->s->device);
     dti_map8_make(&r->map, r->array <= 1);
     for (uint32_t i = 0; i < l->param_count; i++) {
         const dti_param *p = &l->params[i];
-        const dti_stored_place place = dti_stored_place_of(r->s, r->array, p);
-        if (p->offset >= r->at + r->n || p->offset + p->elements <= r->at)
-            continue;
-        for (uint64_t k = 0; k < p->elements; k += DTI_BLOCK)
-            DTI_TRY(dti_stored_block(r, &place, k / DTI_BLOCK, p->offset + k,
-                                     DTI_MIN(p->elements - k, (uint64_t)DTI_BLOCK)));
+        const uint64_t begin = DTI_MAX(p->offset, r->at);
+        const uint64_t end = DTI_MIN(p->offset + p->elements, r->at + r->n);
+        for (uint64_t k = begin / DTI_BLOCK; k * DTI_BLOCK < end; k++) /* parameters begin blocks */
+            DTI_TRY(dti_stored_block(r, i, k - p->offset / DTI_BLOCK));
     }
     return DT_OK;
 }
@@ -125,4 +136,20 @@ static dt_result dti_stored_values_write(dt_store *s, uint32_t array, uint64_t a
     dti_stored_run r = {
         .s = s, .array = array, .data = (float *)(uintptr_t)data, .at = at, .n = n, .write = true};
     return dti_stored_run_all(&r);
+}
+
+static dt_result dti_stored_hash(dt_store *s, uint32_t array, uint64_t *hash) {
+    for (uint32_t i = s->layout.param_count; i-- > 0;) {
+        const dti_param *p = &s->layout.params[i];
+        for (uint64_t at = 0; at < p->elements; at += DTI_BLOCK) {
+            const uint64_t used = DTI_MIN(p->elements - at, (uint64_t)DTI_BLOCK);
+            uint16_t half[DTI_BLOCK] = {0};
+            float v[DTI_BLOCK];
+            DTI_TRY(dti_stored_values_read(s, array, p->offset + at, used, v));
+            for (uint64_t k = 0; k < used; k++)
+                half[k] = dti_bf16_from_f32(v[k]);
+            *hash = dti_hash64(*hash, half, sizeof half);
+        }
+    }
+    return DT_OK;
 }
