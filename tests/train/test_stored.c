@@ -478,6 +478,7 @@ TEST(a_state_that_is_refused_leaves_the_type_of_moments_as_it_was) {
     const dt_store_desc d = {.device = "cpu", .parameter_dtype = DT_BF16};
     CHECK(!dt_store_save_state(a.store, path) && !dt_store_create(a.m.graph, &d, &later));
     CHECK(dt_store_load_state(later, path) == DT_ERROR_FORMAT);
+    CHECK(later->layout.state == DT_STATE_F32);
     a.desc.optim = &stored_ways[1].optim; /* moments of another type */
     CHECK_TEXT(!dt_program_create(later, &a.desc, &p), "%s", dt_ctx_error(a.m.ctx));
     dt_ctx_destroy(a.m.ctx);
