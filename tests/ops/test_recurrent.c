@@ -260,3 +260,60 @@ TEST(dropout_between_recurrent_layers_is_of_training_and_leaves_the_first_layer_
     dt_ctx_destroy(ctx);
     free(x);
 }
+
+typedef struct recurrent_size {
+    uint32_t kind, hidden, samples;
+} recurrent_size;
+
+/* A launch of zeros, with a guard after its scratch. */
+static void recurrent_guarded(const recurrent_size *size, dt_dtype type, int set, bool back) {
+    enum { T = 2, GUARD = 1 << 20, MARK = 0x5a };
+    const uint32_t kind = size->kind, hidden = size->hidden, B = size->samples;
+    const dti_attr attr = {.i = {(int32_t)kind}};
+    const uint32_t all = (uint32_t)dti_recurrence_gates[kind] * hidden;
+    const uint32_t row = (back ? hidden : all) + 16, end = (back ? all : hidden) * row;
+    dti_recurrence s = dti_recurrence_sizes(&attr, dt_dims(all, hidden));
+    s.steps = T;
+    const uint32_t y = (uint32_t)dti_recurrence_all(&s), d = (uint32_t)dti_recurrence_grad_all(&s);
+    const uint32_t state = (uint32_t)(s.state + T * s.size);
+    const uint32_t n[4] = {B * (back ? y : T * all), end + hidden, B * state, B * (back ? d : y)};
+    dti_launch launch = {.kernel = back ? DTI_K_RECURRENCE_GRAD : DTI_K_RECURRENCE,
+                         .spec = {kind},
+                         .dtype = {(uint8_t)type, (uint8_t)type, DT_F32, (uint8_t)type}};
+    launch.args.recurrence = (dti_args_recurrence){.samples = B,
+                                                   .steps = T,
+                                                   .hidden = hidden,
+                                                   .size = hidden,
+                                                   .x_sample = n[0] / B,
+                                                   .w_row = row,
+                                                   .e_offset = end,
+                                                   .s_sample = state,
+                                                   .y_sample = n[3] / B};
+    dti_cpu_task task = {.launch = &launch, .k = dti_isa_kernels_select(set), .threads = 1};
+    const size_t bytes = dti_cpu_scratch(&launch, 1);
+    char *memory = malloc(bytes + GUARD + 64), *scratch = memory + 64 - (uintptr_t)memory % 64;
+    memset(scratch + bytes, MARK, GUARD - 64);
+    for (int i = 0; i < 4; i++)
+        task.buf[i] = calloc(n[i], sizeof(float));
+    (back ? dti_cpu_recurrence_grad : dti_cpu_recurrence)(&task, 0, 1, scratch);
+    size_t kept = 0;
+    while (kept < GUARD - 64 && scratch[bytes + kept] == MARK)
+        kept++;
+    test_check(kept == GUARD - 64, __FILE__, __LINE__,
+               "kind %u of %u units, type %d, set %d, back %d: byte %zu after its scratch", kind,
+               hidden, (int)type, set, back, kept);
+    for (int i = 0; i < 4; i++)
+        free(task.buf[i]);
+    free(memory);
+}
+
+TEST(recurrences_write_nothing_after_their_scratch) {
+    /* Kernels pack weights where there are 19 samples or more. */
+    static const recurrent_size sizes[] = {{DTI_RECURRENCE_LSTM, 512, 20},
+                                           {DTI_RECURRENCE_GRU, 150, 3},
+                                           {DTI_RECURRENCE_TANH, 33, 25}};
+    static const dt_dtype types[] = {DT_F32, DT_BF16, DT_F16};
+    for (size_t i = 0; i < 2 * DTI_COUNT(sizes) * DTI_COUNT(types); i++)
+        for (int set = DTI_ISA_PORTABLE; set <= DTI_ISA_BEST; set++)
+            recurrent_guarded(&sizes[i / 6], types[i / 2 % 3], set, i % 2);
+}
