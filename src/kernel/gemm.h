@@ -79,6 +79,8 @@ typedef struct dti_gemm_block {
     bool add, relu, pairs, rounds;
     int64_t chunk;         /* 0 = DTI_GEMM_KC; floats only */
     dti_gemm_strip *strip; /* NULL = sums go to c */
+    float *kept;           /* NULL, or dti_gemm_kept() floats: B is packed there */
+    bool is_kept;          /* by a call before, of the same m, n and k */
 } dti_gemm_block;
 typedef void dti_gemm_block_fn(const dti_gemm_block *block, float *scratch);
 
@@ -138,6 +140,11 @@ typedef void dti_gemm_tile_fn(int64_t k, const float *a, int64_t a_row, int64_t 
 /* Columns of B packed at once, whole vectors of any set. */
 static int64_t dti_gemm_columns(int64_t k) {
     return DTI_GEMM_PACKED_B / DTI_MIN(DTI_MAX(k, 64), DTI_GEMM_KC) / 64 * 64;
+}
+
+/* Floats of a packed B that is kept for the next products. words: of k. */
+static int64_t dti_gemm_kept(int64_t n, int64_t words) {
+    return (n + 15) / 16 * 16 * words;
 }
 
 /* Element i of A, and of B. */

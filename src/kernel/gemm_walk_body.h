@@ -332,7 +332,7 @@ static dti_gemm_plan DTI_G(plan)(const dti_gemm_block *g) {
     const bool small = aligned && g->k * g->n <= 128 * 128;
     /* rows that are contiguous in k are read in place: as good as a panel */
     plan.pack_a = plan.columns > 2 * DTI_GEMM_NR && g->a_col != 1;
-    plan.pack_b = g->b_col != 1 || (plan.panels > 3 && !small);
+    plan.pack_b = g->kept || g->b_col != 1 || (plan.panels > 3 && !small);
 #endif
     plan.group = (g->strip && plan.pack_a) || g->a_row == 1 ? DTI_GEMM_GROUP(plan.mr) : 1;
     return plan;
@@ -455,7 +455,7 @@ static void DTI_G(groups)(const dti_gemm_block *g, const dti_gemm_plan *plan, dt
             chunk->kc = DTI_MIN(end - k, plan->chunk);
             chunk->last = k + chunk->kc == plan->words;
             chunk->packed_b = packed_b + (k - k0) * wide;
-            if (r == 0)
+            if (r == 0 && !g->is_kept)
                 DTI_G(pack_chunk)(g, chunk, packed_b + (k - k0) * wide);
             DTI_G(panels)(g, plan, chunk, r, (int)count, i, packed_a);
         }
@@ -502,8 +502,11 @@ static void DTI_G(walk)(const dti_gemm_block *g, float *scratch) {
         chunk.cols = DTI_N(gemm_cols)(chunk.nc);
         if (!g->strip)
             chunk.c = g->c + j * g->c_col;
+        const int64_t wide = ((chunk.nc + DTI_LANES - 1) / DTI_LANES) * DTI_LANES;
         for (int64_t k = 0; k == 0 || k < plan.words; k += plan.depth)
-            DTI_G(groups)(g, &plan, &chunk, k, scratch, scratch + DTI_GEMM_PACKED_A(plan.chunk));
+            DTI_G(groups)
+        (g, &plan, &chunk, k, scratch,
+         g->kept ? g->kept + j * plan.words + k * wide : scratch + DTI_GEMM_PACKED_A(plan.chunk));
     }
 }
 
@@ -514,7 +517,7 @@ DTI_ISA_FUNCTION(N, gemm_block, gemm_block);
 static void DTI_G(block)(const dti_gemm_block *g, float *scratch) {
     const int64_t rest = g->n % DTI_LANES;
     dti_gemm_block part;
-    if (g->strip || g->rounds) {
+    if (g->strip || g->rounds || g->kept) {
         DTI_G(walk)(g, scratch);
         return;
     }

@@ -36,6 +36,8 @@ static void dti_half_block_widened(const dti_isa_kernels *k, const dti_half_bloc
     for (int64_t j = 0; j < all->n; j += DTI_HALF_BLOCK_COLS)
         for (int64_t k0 = 0; k0 == 0 || k0 < all->k; k0 += chunk) {
             dti_gemm_block block = *all;
+            block.kept = NULL;
+            block.is_kept = false;
             block.n = DTI_MIN(all->n - j, DTI_HALF_BLOCK_COLS);
             block.k = DTI_MIN(all->k - k0, chunk);
             block.chunk = chunk;

@@ -4,7 +4,14 @@
  * operands in 16 bits the products' are rounded to that type; the state, the cell and the gates are
  * floats, which are rounded where they are kept. */
 
-#define DTI_RECURRENCE_BLOCK 48 /* samples whose sums stay in L2 beside the weights */
+#define DTI_RECURRENCE_BLOCK 48         /* samples whose sums stay in L2 beside the weights */
+#define DTI_RECURRENCE_PACKED (1 << 20) /* floats of weights that a worker packs once, at most */
+
+/* Weights of one of the products, as its kernel reads them: packed by a block's first step. */
+typedef struct dti_recurrence_packed {
+    float *at; /* NULL: each step packs them */
+    bool ready;
+} dti_recurrence_packed;
 
 /* A worker's memory, and the block it is at. */
 typedef struct dti_recurrence_work {
@@ -14,6 +21,7 @@ typedef struct dti_recurrence_work {
     int64_t first, count;
     float *h, *c, *sums, *unit, *gemm;  /* of each sample: [size], [hidden], [gates][hidden], */
     int64_t *length;                    /* [hidden] */
+    dti_recurrence_packed packed[2];    /* recurrent weights, the projection */
     dt_dtype type;                      /* of x, weights and results */
     bool half;                          /* it has 16 bits: */
     uint16_t *round;                    /* an operand, rounded */
@@ -38,6 +46,15 @@ static void dti_recurrence_lay_half(dti_recurrence_work *w, int64_t sums, float 
     w->gemm = dti_scratch_take(memory, at, dti_half_block_floats(rows, most, most));
 }
 
+/* Memory for weights of k * n elements. It does not pay for one step. */
+static float *dti_recurrence_lay_packed(const dti_recurrence_work *w, int64_t k, int64_t n,
+                                        float *memory, size_t *at) {
+    const int64_t floats = dti_gemm_kept(n, w->half ? (k + 1) / 2 : k);
+    if (w->s.steps == 1 || floats > DTI_RECURRENCE_PACKED)
+        return NULL;
+    return dti_scratch_take(memory, at, floats);
+}
+
 /* Returns how many floats there are. */
 static size_t dti_recurrence_lay(dti_recurrence_work *w, const dti_launch *l, float *memory) {
     const dti_args_recurrence *a = &l->args.recurrence;
@@ -55,6 +72,12 @@ static size_t dti_recurrence_lay(dti_recurrence_work *w, const dti_launch *l, fl
     w->sums = dti_scratch_take(memory, &at, rows * sums);
     w->unit = dti_scratch_take(memory, &at, rows * DTI_MAX(a->hidden, a->size));
     w->length = (void *)dti_scratch_take(memory, &at, rows * 2);
+    const bool back = l->kernel == DTI_K_RECURRENCE_GRAD;
+    w->packed[0].at =
+        dti_recurrence_lay_packed(w, back ? sums : a->size, back ? a->size : sums, memory, &at);
+    if (a->flags & DTI_RECURRENCE_PROJECTED)
+        w->packed[1].at = dti_recurrence_lay_packed(w, back ? a->size : a->hidden,
+                                                    back ? a->hidden : a->size, memory, &at);
     if (w->half)
         dti_recurrence_lay_half(w, sums, memory, &at);
     else
@@ -93,23 +116,26 @@ static const void *dti_recurrence_rounded(const dti_recurrence_work *w, const fl
     return w->round;
 }
 
-/* c (+)= a times the weights from element b_at of binding 1 on, whose rows are contiguous: one row
- * for each sample of the block. */
-static void dti_recurrence_product(const dti_recurrence_work *w, const void *a, int64_t a_row,
-                                   int64_t k, int64_t b_at, int64_t b_row, float *c, int64_t n,
-                                   bool add) {
-    const void *b = dti_cpu_at(w->task, 1, b_at);
+/* c (+)= a times weights in binding 1, whose rows are contiguous: one row for each sample of the
+ * block. projection: those of W_hr. */
+static void dti_recurrence_product(dti_recurrence_work *w, const void *a, int64_t a_row, int64_t k,
+                                   bool projection, float *c, int64_t n, bool add) {
+    const void *b = dti_cpu_at(w->task, 1, projection ? w->a->e_offset : w->a->w_offset);
+    dti_recurrence_packed *packed = &w->packed[projection];
     dti_gemm_block g = {.m = w->count,
                         .n = n,
                         .k = k,
                         .a_row = a_row,
                         .a_col = 1,
-                        .b_row = b_row,
+                        .b_row = projection ? n : w->a->w_row,
                         .b_col = 1,
                         .c = c,
                         .c_row = n,
                         .c_col = 1,
-                        .add = add};
+                        .add = add,
+                        .kept = packed->at,
+                        .is_kept = packed->ready};
+    packed->ready = packed->at != NULL;
     if (w->half) {
         dti_half_block_run(w->task->k, &(dti_half_block){g, a, b, w->type}, w->gemm);
         return;
@@ -217,10 +243,10 @@ static void dti_recurrence_cell(const dti_recurrence_work *w, int64_t i, int64_t
 }
 
 /* W_hr times what cells gave, which lies in `unit`; the product in `sums`. */
-static void dti_recurrence_project(const dti_recurrence_work *w, int64_t t) {
+static void dti_recurrence_project(dti_recurrence_work *w, int64_t t) {
     const dti_recurrence *s = &w->s;
     dti_recurrence_product(w, dti_recurrence_rounded(w, w->unit, w->count * s->hidden), s->hidden,
-                           s->hidden, w->a->e_offset, s->size, w->sums, s->size, false);
+                           s->hidden, true, w->sums, s->size, false);
     for (int64_t i = 0; i < w->count; i++) {
         if (t < w->length[i])
             memcpy(w->h + i * s->size, w->sums + i * s->size, (size_t)s->size * sizeof *w->h);
@@ -237,7 +263,7 @@ static void dti_recurrence_put(const dti_recurrence_work *w, int64_t i, int64_t 
         dti_recurrence_store(w, y + dti_recurrence_kept_at(s, t), NULL, dti_recurrence_kept(s));
 }
 
-static void dti_recurrence_forward(const dti_recurrence_work *w) {
+static void dti_recurrence_forward(dti_recurrence_work *w) {
     const dti_recurrence *s = &w->s;
     dti_recurrence_begin(w);
     memset(w->unit, 0, (size_t)(w->count * s->hidden) * sizeof *w->unit);
@@ -246,8 +272,7 @@ static void dti_recurrence_forward(const dti_recurrence_work *w) {
     for (int64_t step = 0; step < s->steps; step++) {
         const int64_t t = dti_recurrence_step(s, step);
         dti_recurrence_product(w, dti_recurrence_rounded(w, w->h, w->count * s->size), s->size,
-                               s->size, w->a->w_offset, w->a->w_row, w->sums, s->gates * s->hidden,
-                               false);
+                               s->size, false, w->sums, s->gates * s->hidden, false);
         for (int64_t i = 0; i < w->count; i++) {
             if (t < w->length[i])
                 dti_recurrence_cell(w, i, t);
@@ -368,25 +393,24 @@ static void dti_recurrence_no_cell(const dti_recurrence_work *w, int64_t i, int6
 }
 
 /* What flows through the recurrent weights to the state before step t. */
-static void dti_recurrence_product_back(const dti_recurrence_work *w, int64_t t) {
+static void dti_recurrence_product_back(dti_recurrence_work *w, int64_t t) {
     const dti_recurrence *s = &w->s;
     const int64_t all = s->gates * s->hidden, at = dti_recurrence_out(w, 0) + t * s->slopes;
     const bool gru = s->kind == DTI_RECURRENCE_GRU;
     const void *d =
         gru ? dti_recurrence_rounded(w, w->sums, w->count * all) : dti_cpu_at(w->task, 3, at);
-    dti_recurrence_product(w, d, gru ? all : w->a->y_sample, all, w->a->w_offset, w->a->w_row, w->h,
-                           s->size, true);
+    dti_recurrence_product(w, d, gru ? all : w->a->y_sample, all, false, w->h, s->size, true);
 }
 
 /* What flows through the projection to units of step t. */
-static void dti_recurrence_project_back(const dti_recurrence_work *w, int64_t t) {
+static void dti_recurrence_project_back(dti_recurrence_work *w, int64_t t) {
     const dti_recurrence *s = &w->s;
     const int64_t at = dti_recurrence_out(w, 0) + s->steps * s->slopes + t * s->size;
-    dti_recurrence_product(w, dti_cpu_at(w->task, 3, at), w->a->y_sample, s->size, w->a->e_offset,
-                           s->hidden, w->unit, s->hidden, false);
+    dti_recurrence_product(w, dti_cpu_at(w->task, 3, at), w->a->y_sample, s->size, true, w->unit,
+                           s->hidden, false);
 }
 
-static void dti_recurrence_backward(const dti_recurrence_work *w) {
+static void dti_recurrence_backward(dti_recurrence_work *w) {
     const dti_recurrence *s = &w->s;
     dti_recurrence_begin_back(w);
     for (int64_t step = s->steps - 1; step >= 0; step--) {
@@ -411,7 +435,7 @@ static void dti_recurrence_backward(const dti_recurrence_work *w) {
 /* ---- blocks */
 
 static void dti_recurrence_blocks(const dti_cpu_task *task, int64_t begin, int64_t end,
-                                  void *scratch, void (*run)(const dti_recurrence_work *w)) {
+                                  void *scratch, void (*run)(dti_recurrence_work *w)) {
     dti_recurrence_work w;
     dti_recurrence_lay(&w, task->launch, scratch);
     w.task = task;
@@ -419,6 +443,7 @@ static void dti_recurrence_blocks(const dti_cpu_task *task, int64_t begin, int64
     for (int64_t item = begin; item < end; item++) {
         w.first = item * block;
         w.count = DTI_MIN(block, (int64_t)w.a->samples - w.first);
+        w.packed[0].ready = w.packed[1].ready = false;
         run(&w);
     }
 }
