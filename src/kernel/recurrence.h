@@ -2,10 +2,10 @@
 
 /* Memory that the next cell meets, so many bytes a unit. Its runs are short and far apart: the CPU
  * does not foresee them, so LSTM and GRU fetch them unit by unit. */
-typedef struct dti_cell_ahead {
+typedef struct dti_cell_run {
     const char *at;
     int64_t unit;
-} dti_cell_ahead;
+} dti_cell_run;
 
 /* One step of one sample's n units. x, w: what comes of the input and of the state, a run of n for
  * each gate; b: GRU's bias of the state's part of the candidate; kept: gates, and LSTM's cell, for
@@ -14,7 +14,7 @@ typedef struct dti_cell {
     const float *x, *w, *b;
     float *kept, *h, *c;
     int64_t n;
-    dti_cell_ahead ahead[2];
+    dti_cell_run ahead[2];
 } dti_cell;
 typedef void dti_cell_fn(const dti_cell *cell);
 
@@ -26,6 +26,6 @@ typedef struct dti_cell_back {
     const float *kept, *h_now, *before;
     float *dh, *dc, *d, *dx;
     int64_t n;
-    dti_cell_ahead ahead[2];
+    dti_cell_run ahead[2];
 } dti_cell_back;
 typedef void dti_cell_back_fn(const dti_cell_back *cell);

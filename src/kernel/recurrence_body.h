@@ -11,7 +11,7 @@ DTI_INLINE void DTI_E(cell_put)(float *p, int64_t run, int64_t i, int64_t n, DTI
     DTI_E(put)(p + run * n + i, x, n - i);
 }
 /* What belongs to units [i, i + lanes) of the next cell. */
-DTI_INLINE void DTI_E(cell_fetch)(const dti_cell_ahead *ahead, int64_t i) {
+DTI_INLINE void DTI_E(cell_fetch)(const dti_cell_run *ahead, int64_t i) {
     for (int r = 0; r < 2; r++)
         for (int64_t at = i * ahead[r].unit; at < (i + DTI_E_LANES) * ahead[r].unit; at += 64)
             __builtin_prefetch(ahead[r].at + at);

@@ -8,10 +8,10 @@
 #define DTI_RECURRENCE_PACKED (1 << 20) /* floats of weights that a worker packs once, at most */
 
 /* Weights of one of the products, as its kernel reads them: packed by a block's first step. */
-typedef struct dti_recurrence_packed {
+typedef struct dti_recurrence_weight {
     float *at; /* NULL: each step packs them */
     bool ready;
-} dti_recurrence_packed;
+} dti_recurrence_weight;
 
 /* A worker's memory, and the block it is at. */
 typedef struct dti_recurrence_work {
@@ -21,7 +21,7 @@ typedef struct dti_recurrence_work {
     int64_t first, count;
     float *h, *c, *sums, *unit, *gemm;  /* of each sample: [size], [hidden], [gates][hidden], */
     int64_t *length;                    /* [hidden] */
-    dti_recurrence_packed packed[2];    /* recurrent weights, the projection */
+    dti_recurrence_weight packed[2];    /* recurrent weights, the projection */
     dt_dtype type;                      /* of x, weights and results */
     bool half;                          /* it has 16 bits: */
     uint16_t *round;                    /* an operand, rounded */
@@ -121,7 +121,7 @@ static const void *dti_recurrence_rounded(const dti_recurrence_work *w, const fl
 static void dti_recurrence_product(dti_recurrence_work *w, const void *a, int64_t a_row, int64_t k,
                                    bool projection, float *c, int64_t n, bool add) {
     const void *b = dti_cpu_at(w->task, 1, projection ? w->a->e_offset : w->a->w_offset);
-    dti_recurrence_packed *packed = &w->packed[projection];
+    dti_recurrence_weight *packed = &w->packed[projection];
     dti_gemm_block g = {.m = w->count,
                         .n = n,
                         .k = k,
@@ -193,10 +193,10 @@ static dti_recurrence_point dti_recurrence_next(const dti_recurrence_work *w, in
 }
 
 /* n elements of a binding, which the cell before fetches. */
-static dti_cell_ahead dti_recurrence_ahead(const dti_recurrence_work *w, int binding, int64_t at,
-                                           int64_t n) {
+static dti_cell_run dti_recurrence_ahead(const dti_recurrence_work *w, int binding, int64_t at,
+                                         int64_t n) {
     const int64_t bytes = (int64_t)dti_dtype_bytes(w->type);
-    return (dti_cell_ahead){dti_cpu_at(w->task, binding, at), n / w->s.hidden * bytes};
+    return (dti_cell_run){dti_cpu_at(w->task, binding, at), n / w->s.hidden * bytes};
 }
 
 /* ---- forward */
