@@ -138,8 +138,8 @@ static dt_tensor dti_attention_sums(const dti_grad *g, const dti_attention *a, d
                                     dt_tensor dy, bool logs) {
     const int64_t wide = a->heads * a->dv;
     const dt_shape heads = {3, {a->tq, a->heads, a->dv}};
-    dt_tensor both = dt_mul(dt_reshape(y, heads), dt_reshape(dy, heads));
-    dt_tensor sums = dt_sum(both, dti_last_axis, false);
+    y = dt_reshape(y, heads);
+    dt_tensor sums = dt_sum(dt_mul(y, dt_reshape(dy, heads)), dti_last_axis, false);
     return logs ? dt_sub(sums, dt_slice(g->dy, 1, wide + a->heads, a->heads)) : sums;
 }
 
