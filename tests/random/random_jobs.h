@@ -170,6 +170,8 @@ typedef struct jobs_job {
     int v[JOB_FIELDS];
     int shard_degree; /* no job of kinds has one */
     dt_precision precision;
+    dt_dtype parameters; /* what they and moments are kept in */
+    dt_state_dtype moments;
 } jobs_job;
 
 /* splitmix64 */
@@ -290,6 +292,21 @@ static jobs_job jobs_draw(int number) {
     return j;
 }
 
+/* The same in mixed precision. Of what may keep parameters and moments in fewer bits, half do. */
+static jobs_job jobs_draw_mixed(int number, int drawn) {
+    jobs_job j = jobs_draw(drawn);
+    j.number = number;
+    j.precision = DT_PRECISION_BF16;
+    j.v[F_MEMORY] = 0; /* which was for f32 */
+    if ((j.kind == JOB_ONE || j.kind == JOB_REPLICAS) && number % 2) {
+        j.optim %= 4;
+        j.v[F_AVERAGE] = j.v[F_AVERAGED] = 0;
+        j.parameters = DT_BF16;
+        j.moments = (dt_state_dtype)(number / 2 % 3);
+    }
+    return j;
+}
+
 /* Whether a field is only yes or no. */
 static bool jobs_is_flag(const struct job_field *f) {
     return !f->names && !strpbrk(f->values, "23456789");
@@ -297,8 +314,12 @@ static bool jobs_is_flag(const struct job_field *f) {
 
 /* The job in words: all that is not 0, or 1 of what is counted. */
 static void jobs_words(const jobs_job *j, char *to, size_t room) {
+    static const char *const moments[] = {"f32", "bf16", "8 bits"};
     int used = snprintf(to, room, "%s: %s, %s%s", job_kinds[j->kind], job_models[j->model].name,
                         job_optims[j->optim].name, j->precision ? ", mixed precision" : "");
+    if (j->parameters)
+        used += snprintf(to + used, room - (size_t)used, ", bf16 parameters, moments in %s",
+                         moments[j->moments]);
     for (int f = 0; f < JOB_FIELDS; f++) {
         const int value = j->v[f];
         if (value == (job_fields[f].values[0] == '1'))

@@ -219,6 +219,8 @@ static void jobs_describe(jobs_model *m, const jobs_rank *r) {
     m->optim.average = (dt_average){.kind = (dt_average_kind)v[F_AVERAGE], .start = 2};
     d->optim = &m->optim;
     d->precision = r->job->precision;
+    d->parameter_dtype = r->job->parameters;
+    m->optim.state_dtype = r->job->moments;
     d->params = v[F_WEIGHTS_ONLY] ? "*.weight" : NULL;
     d->averaged = v[F_AVERAGED];
     d->data.rows = (uint64_t)v[F_ROWS];

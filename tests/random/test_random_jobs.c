@@ -3,14 +3,27 @@
  *
  *     ./build.sh test random jobs                   makes all of them
  *     DTRAIN_RECORD=1 ./build.sh test random jobs   records them anew, each made twice
+ *     DTRAIN_RECORD=mixed ...                       the last 96: those in mixed precision
  *     DTRAIN_JOB=17 build/dtest random_jobs         one alone, and shows its line */
 #include "random/random_jobs_run.h"
 
 #include <signal.h>
 
-enum { JOBS = 384, LINE = 6000, JOB_SECONDS = 60 };
+enum {
+    JOBS_F32 = 384,
+    JOBS_MIXED = 96,
+    JOBS = JOBS_F32 + JOBS_MIXED,
+    LINE = 6000,
+    JOB_SECONDS = 60
+};
 
 #define JOBS_FILE "tests/golden/random_jobs.txt"
+
+/* Every fourth of those in f32, from another of four on each. */
+static jobs_job jobs_of(int number) {
+    const int k = number - JOBS_F32;
+    return k < 0 ? jobs_draw(number) : jobs_draw_mixed(number, 4 * k + k / 4 % 4);
+}
 
 /* ---- a job as a line */
 
@@ -218,13 +231,29 @@ static int jobs_env(const char *name, int otherwise) {
     return value ? atoi(value) : otherwise;
 }
 
+/* The lines before the first that is made. */
+static char *jobs_kept(int first) {
+    static char line[LINE];
+    FILE *f = first ? fopen(JOBS_FILE, "r") : NULL;
+    char *kept = calloc((size_t)first + 1, LINE);
+    for (int i = 0; f && kept && i < first && fgets(line, sizeof line, f); i++)
+        strcat(kept, line);
+    if (f)
+        fclose(f);
+    return kept;
+}
+
 /* Each is made twice: what has not the same result is said, and left out. */
-static void jobs_record(void) {
+static void jobs_record(int first) {
     static char line[LINE], again[LINE];
+    char *kept = jobs_kept(first);
+    REQUIRE(kept != NULL);
     FILE *f = fopen(JOBS_FILE, "w");
     REQUIRE(f != NULL);
-    for (int i = 0; i < JOBS; i++) {
-        const jobs_job j = jobs_draw(i);
+    fprintf(f, "%s", kept);
+    free(kept);
+    for (int i = first; i < JOBS; i++) {
+        const jobs_job j = jobs_of(i);
         jobs_line_watched(&j, line);
         jobs_line_watched(&j, again);
         if (test_check(!strcmp(line, again), __FILE__, __LINE__,
@@ -239,7 +268,7 @@ static void jobs_record(void) {
 
 static void jobs_one(int number) {
     static char line[LINE];
-    const jobs_job j = jobs_draw(number);
+    const jobs_job j = jobs_of(number);
     jobs_line_watched(&j, line);
     printf("%s\n", line);
 }
@@ -257,7 +286,7 @@ static void jobs_replay(int part, int parts) {
         SKIP("a processor without FMA rounds otherwise");
 #endif
     for (; fgets(was, sizeof was, f); i++) {
-        const jobs_job j = jobs_draw(i);
+        const jobs_job j = jobs_of(i);
         if (i % parts != part || !test_takes(i / parts, 4, 25) || strstr(was, "left out"))
             continue;
         jobs_line_watched(&j, is);
@@ -272,7 +301,7 @@ static void jobs_mixed(int part, int parts) {
     static char was[LINE], is[LINE];
     FILE *f = fopen(JOBS_FILE, "r");
     REQUIRE(f != NULL);
-    for (int i = 0; fgets(was, sizeof was, f); i++) {
+    for (int i = 0; i < JOBS_F32 && fgets(was, sizeof was, f); i++) {
         jobs_job j = jobs_draw(i);
         j.precision = DT_PRECISION_BF16;
         if (i % parts != part || !test_takes(i / parts, 8, 50) || j.v[F_MEMORY])
@@ -290,7 +319,7 @@ TEST(random_jobs_in_mixed_precision_keep_their_promises) {
 
 TEST(random_jobs_have_their_recorded_results) {
     if (getenv("DTRAIN_RECORD"))
-        jobs_record();
+        jobs_record(strcmp(getenv("DTRAIN_RECORD"), "mixed") ? 0 : JOBS_F32);
     else if (getenv("DTRAIN_JOB"))
         jobs_one(jobs_env("DTRAIN_JOB", 0));
     else
