@@ -2,14 +2,17 @@
 """Errors of random models in mixed precision beside those of PyTorch's autocast.
 
     DTRAIN_RANDOM_DUMP=build/models.json DTRAIN_RANDOM_COUNT=1000 build/dtest mixed_precision_err
-    python3 tools/golden/compare_autocast.py build/models.json
+    python3 tools/golden/compare_autocast.py build/models.json [--record]
 
 Each line is a model (tests/random/random_dump.h) with its values and gradients in float64 and in
 ours. Here it is made in PyTorch in float64, which must agree, and under torch.autocast("cpu",
 torch.bfloat16). An error is the norm of the difference from float64. Ours may be at most 1.5 times
 PyTorch's, with a floor of two units in the last place of bf16 of the result's norm; where the two
 errors are of one distribution some models are beyond by chance, as many on one side as on the
-other. Exits with 1 if more than 1 % of ours are beyond and 1.5 times as many as of PyTorch's.
+other. The row table is printed last. `--record` writes it to
+tests/golden/autocast_rows.txt, of which tools/generate/ops_doc makes a table of docs/ops.md. A value is
+of the row that makes it, a gradient of the rows that read its parameter. A row also has the errors of
+the rows before it and after it. Exits with 1 if more than 1 % of ours are beyond and 1.5 times as many as of PyTorch's.
 """
 import collections
 import json
@@ -21,6 +24,19 @@ import torch
 import torch.nn.functional as F
 
 FACTOR, FLOOR = 1.5, 2.0 ** -7
+ROWS = "tests/golden/autocast_rows.txt"
+# Functions that are not called as their kind of tests/random/random_graph.h.
+CALLS = {"matmul_t": "matmul_transposed", "gather": "embedding", "take": "gather",
+         "scatter": "scatter_add", "select": "index_select", "each": "cross_entropy_each",
+         "convt2d": "conv_transpose2d", "convt1d": "conv_transpose1d", "max_pool": "max_pool2d",
+         "avg_pool": "avg_pool2d", "adaptive": "adaptive_avg_pool2d", "weighted": "weighted_loss",
+         "concat3": "concat", "to_f32": "cast", "reflect": "pad_reflect", "replicate": "pad_replicate",
+         "circular": "pad_circular"}
+
+
+def call(stmt):
+    kind = stmt["kind"].lower()
+    return stmt["function"] if kind in ("unary", "binary") else CALLS.get(kind, kind)
 
 
 class Skip(Exception):
@@ -498,6 +514,21 @@ class Tally:
         self.models = self.results = 0
         self.beyond = [0, 0]  # of ours by PyTorch's bound, of PyTorch's by ours
         self.logs, self.worst = [], []
+        self.rows = collections.defaultdict(list)
+
+    def row(self, model, result, log):
+        """Of the row that makes a value, or of those that read a parameter."""
+        stmts = model["stmts"]
+        users = [stmts[result["stmt"]]]
+        if result["what"] == "gradient of":
+            users = [s for s in stmts if "values" not in s and result["stmt"] in s["in"]]
+        for name in {call(s) for s in users if "values" not in s}:
+            self.rows[name].append(log)
+
+    def table(self):
+        """Lines: row, geometric mean and largest of our error / PyTorch's, how many."""
+        return [f"{name} {math.exp(sum(logs) / len(logs)):.2f} {math.exp(max(logs)):.2f} {len(logs)}"
+                for name, logs in sorted(self.rows.items()) if len(logs) >= 10]
 
     def compare(self, model, theirs):
         self.models += 1
@@ -510,8 +541,9 @@ class Tally:
             floor = FLOOR * size + 1e-6
             self.beyond[0] += ours > FACTOR * other + floor
             self.beyond[1] += other > FACTOR * ours + floor
-            if min(ours, other) > 2.0 ** -10 * size > 0:
+            if min(ours, other) > 2.0 ** -10 * size + 1e-6:
                 self.logs.append(math.log(ours / other))
+                self.row(model, r, self.logs[-1])
             self.worst.append((ours / (FACTOR * other + floor), model["seed"], r["what"], r["stmt"],
                                model["stmts"][r["stmt"]]["kind"], ours / (size or 1),
                                other / (size or 1)))
@@ -527,6 +559,7 @@ class Tally:
                   f"floor: {math.exp(sum(self.logs) / len(self.logs)):.3f}")
         for w in sorted(self.worst, reverse=True)[:12]:
             print("  %.2f of what is allowed: seed %d, %s t%d (%s): ours %.3g, PyTorch %.3g" % w)
+        print("row, mean, worst, count\n  " + "\n  ".join(self.table()))
         few = self.beyond[0] <= 0.01 * self.results
         return few or self.beyond[0] <= 1.5 * self.beyond[1]
 
@@ -550,7 +583,11 @@ def main(path):
                 tally.skipped[str(e)] += 1
             except (RuntimeError, ValueError, IndexError, TypeError) as e:
                 tally.skipped[str(e).splitlines()[0][:60]] += 1
-    return 0 if tally.report() else 1
+    good = tally.report()
+    if "--record" in sys.argv:
+        with open(ROWS, "w", encoding="utf-8") as file:
+            file.write(f"{tally.models} {tally.results}\n" + "\n".join(tally.table()) + "\n")
+    return 0 if good else 1
 
 
 if __name__ == "__main__":
