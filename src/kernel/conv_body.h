@@ -9,26 +9,6 @@
 #endif
 #define DTI_CONV_NR (2 * DTI_LANES)
 
-/* n <= LANES elements in bf16. */
-DTI_INLINE DTI_NF DTI_N(bf16_load)(const uint16_t *p, int n) {
-#if DTI_LANES == 16
-    const __m256i x = _mm256_maskz_loadu_epi16((__mmask16)((1u << n) - 1u), p);
-    return (DTI_NF)_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16);
-#else
-    float t[DTI_LANES] = {0};
-    DTI_H(widen_bf16)(t, p, n);
-    return DTI_N(load)(t);
-#endif
-}
-DTI_INLINE void DTI_N(bf16_store)(uint16_t *p, DTI_NF x, int n) {
-    const DTI_H(half) y = DTI_H(bf16_of)((DTI_H(f32))x);
-#if DTI_LANES == 16
-    _mm256_mask_storeu_epi16(p, (__mmask16)((1u << n) - 1u), (__m256i)y);
-#else
-    memcpy(p, &y, (size_t)n * sizeof *p);
-#endif
-}
-
 /* tile = sums, or tile + sums. */
 DTI_INLINE void DTI_N(conv_put)(const int rows, const int vecs, float *tile, DTI_NF (*sums)[2],
                                 bool add) {
@@ -86,67 +66,128 @@ DTI_CONV_PLANE(4, 2)
 
 /* ---- out of the tiles */
 
-/* n <= LANES elements `step` apart, from element `at` on. */
-DTI_INLINE DTI_NF DTI_N(conv_get)(const void *from, dt_dtype type, int64_t at, int64_t step,
-                                  int n) {
-    const float *p = (const float *)from + at;
-    if (type == DT_F32 && step == 1)
-        return DTI_N(load_n)(p, n);
-    if (type == DT_BF16 && step == 1)
-        return DTI_N(bf16_load)((const uint16_t *)from + at, n);
+/* n <= LANES elements `step` apart. */
+DTI_NOINLINE DTI_NF DTI_N(conv_get_each)(const void *from, dt_dtype type, int64_t step, int n) {
     float t[DTI_LANES] = {0};
     for (int i = 0; i < n; i++)
-        t[i] = type == DT_F32 ? p[i * step] : dti_half_value(from, type, at + i * step);
+        t[i] =
+            type == DT_F32 ? ((const float *)from)[i * step] : dti_half_value(from, type, i * step);
     return DTI_N(load)(t);
 }
-DTI_INLINE void DTI_N(conv_set)(void *to, dt_dtype type, int64_t at, DTI_NF x, int64_t step,
-                                int n) {
-    float *p = (float *)to + at, t[DTI_LANES];
+DTI_NOINLINE void DTI_N(conv_set_each)(void *to, dt_dtype type, DTI_NF x, int64_t step, int n) {
+    float t[DTI_LANES];
     uint16_t halves[DTI_LANES];
-    if (type == DT_F32 && step == 1) {
-        DTI_N(store_n)(p, x, n);
-        return;
-    }
-    if (type == DT_BF16 && step == 1) {
-        DTI_N(bf16_store)((uint16_t *)to + at, x, n);
-        return;
-    }
     DTI_N(store)(t, x);
     if (type == DT_F16)
         DTI_H(narrow_f16)(halves, t, n);
-    else if (type == DT_BF16)
-        DTI_N(bf16_store)(halves, x, n);
+    if (type == DT_BF16)
+        DTI_H(narrow_bf16)(halves, t, n);
     for (int i = 0; i < n; i++) {
         if (type == DT_F32)
-            p[i * step] = t[i];
+            ((float *)to)[i * step] = t[i];
         else
-            ((uint16_t *)to)[at + i * step] = halves[i];
+            ((uint16_t *)to)[i * step] = halves[i];
     }
 }
 
+#if DTI_LANES == 16
+/* Lanes i * step of two vectors; step is 1 or 2. */
+#define DTI_CONV_LANES(n, step)                                                                    \
+    ((uint32_t)((1ull << (n) * (step)) - 1) & ((step) == 2 ? 0x55555555u : UINT32_MAX))
+DTI_INLINE DTI_NF DTI_N(conv_get_pairs)(const float *p, int n) {
+    const DTI_NI even = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30};
+    const uint32_t lanes = DTI_CONV_LANES(n, 2);
+    const __m512 a = _mm512_maskz_loadu_ps((__mmask16)lanes, p);
+    const __m512 b = _mm512_maskz_loadu_ps((__mmask16)(lanes >> 16), p + 16);
+    return (DTI_NF)_mm512_permutex2var_ps(a, (__m512i)even, b);
+}
+DTI_INLINE void DTI_N(conv_set_pairs)(float *p, DTI_NF x, int n) {
+    const DTI_NI low = {0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7};
+    const uint32_t lanes = DTI_CONV_LANES(n, 2);
+    const __m512 a = _mm512_permutexvar_ps((__m512i)low, (__m512)x);
+    const __m512 b = _mm512_permutexvar_ps((__m512i)(low + 8), (__m512)x);
+    _mm512_mask_storeu_ps(p, (__mmask16)lanes, a);
+    _mm512_mask_storeu_ps(p + 16, (__mmask16)(lanes >> 16), b);
+}
+DTI_INLINE DTI_NF DTI_N(conv_get)(const void *from, dt_dtype type, int64_t step, int n) {
+    const uint32_t lanes = DTI_CONV_LANES(n, step);
+    if (type == DT_F32 && step <= 2)
+        return step == 1 ? DTI_N(load_n)(from, n) : DTI_N(conv_get_pairs)(from, n);
+    if (type != DT_BF16 || step > 2)
+        return DTI_N(conv_get_each)(from, type, step, n);
+    const __m512i x = step == 1
+                          ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16((__mmask16)lanes, from))
+                          : _mm512_maskz_loadu_epi16(lanes, from);
+    return (DTI_NF)_mm512_slli_epi32(x, 16);
+}
+DTI_INLINE void DTI_N(conv_set)(void *to, dt_dtype type, DTI_NF x, int64_t step, int n) {
+    const uint32_t lanes = DTI_CONV_LANES(n, step);
+    if (type == DT_F32 && step == 1) {
+        DTI_N(store_n)(to, x, n);
+    } else if (type == DT_F32 && step == 2) {
+        DTI_N(conv_set_pairs)(to, x, n);
+    } else if (type == DT_BF16 && step <= 2) {
+        const __m256i y = (__m256i)DTI_H(bf16_of)((DTI_H(f32))x);
+        if (step == 1)
+            _mm256_mask_storeu_epi16(to, (__mmask16)lanes, y);
+        else
+            _mm512_mask_storeu_epi16(to, lanes, _mm512_cvtepu16_epi32(y));
+    } else {
+        DTI_N(conv_set_each)(to, type, x, step, n);
+    }
+}
+#else
+DTI_INLINE DTI_NF DTI_N(conv_get)(const void *from, dt_dtype type, int64_t step, int n) {
+    return type == DT_F32 && step == 1 ? DTI_N(load_n)(from, n)
+                                       : DTI_N(conv_get_each)(from, type, step, n);
+}
+DTI_INLINE void DTI_N(conv_set)(void *to, dt_dtype type, DTI_NF x, int64_t step, int n) {
+    if (type == DT_F32 && step == 1)
+        DTI_N(store_n)(to, x, n);
+    else
+        DTI_N(conv_set_each)(to, type, x, step, n);
+}
+#endif
+
+/* Of floats that lie beside each other, in a loop of their own. */
+DTI_INLINE bool DTI_N(conv_plain)(const dti_conv_out *out, int64_t step) {
+    return step == 1 && out->type == DT_F32 && (!out->mask || out->mask_type == DT_F32);
+}
+
 DTI_INLINE void DTI_N(conv_finish)(const dti_conv_out *out, int64_t at, DTI_NF x, DTI_NF bias,
-                                   int64_t step, int n) {
+                                   int64_t step, int n, bool plain) {
     at += out->at;
     x = DTI_N(gemm_finish)(x, bias, out->bias != NULL, out->relu);
-    if (out->mask)
-        x = DTI_N(gemm_mask)(x, DTI_N(conv_get)(out->mask, out->mask_type, at, step, n));
-    DTI_N(conv_set)(out->to, out->type, at, x, step, n);
+    if (plain) {
+        if (out->mask)
+            x = DTI_N(gemm_mask)(x, DTI_N(load_n)((const float *)out->mask + at, n));
+        DTI_N(store_n)((float *)out->to + at, x, n);
+        return;
+    }
+    char *to = (char *)out->to + at * (out->type == DT_F32 ? 4 : 2);
+    if (out->mask) {
+        const char *mask = (const char *)out->mask + at * (out->mask_type == DT_F32 ? 4 : 2);
+        x = DTI_N(gemm_mask)(x, DTI_N(conv_get)(mask, out->mask_type, step, n));
+    }
+    DTI_N(conv_set)(to, out->type, x, step, n);
 }
 
 static void DTI_N(conv_straight)(const dti_conv_out *out, const float *tile, int64_t rows,
                                  int64_t cols) {
+    const bool plain = DTI_N(conv_plain)(out, out->col);
     for (int64_t i = 0; i < rows; i++) {
         DTI_NF bias = DTI_N(set1)(out->bias ? out->bias[i * out->bias_row] : 0);
         for (int64_t j = 0; j < cols; j += DTI_LANES) {
             const int n = (int)DTI_MIN(cols - j, DTI_LANES);
             const DTI_NF x = DTI_N(load)(tile + i * DTI_CONV_NR + j);
-            DTI_N(conv_finish)(out, i * out->row + j * out->col, x, bias, out->col, n);
+            DTI_N(conv_finish)(out, i * out->row + j * out->col, x, bias, out->col, n, plain);
         }
     }
 }
 
 static void DTI_N(conv_turned)(const dti_conv_out *out, const float *tile, int64_t rows,
                                int64_t cols) {
+    const bool plain = DTI_N(conv_plain)(out, out->row);
     for (int64_t i0 = 0; i0 < rows; i0 += DTI_LANES) {
         const int n = (int)DTI_MIN(rows - i0, DTI_LANES);
         for (int64_t v = 0; v < cols; v += DTI_LANES) {
@@ -155,7 +196,8 @@ static void DTI_N(conv_turned)(const dti_conv_out *out, const float *tile, int64
             for (int64_t j = 0; j < DTI_MIN(cols - v, DTI_LANES); j++) {
                 float bias = out->bias ? out->bias[(v + j) * out->bias_col] : 0;
                 DTI_N(conv_finish)
-                (out, i0 * out->row + (v + j) * out->col, r[j], DTI_N(set1)(bias), out->row, n);
+                (out, i0 * out->row + (v + j) * out->col, r[j], DTI_N(set1)(bias), out->row, n,
+                 plain);
             }
         }
     }
@@ -171,15 +213,19 @@ DTI_INLINE void DTI_N(conv_zeros)(float *to, int64_t n) {
 /* n elements as floats. */
 DTI_INLINE void DTI_N(conv_row)(float *copy, const void *row, dt_dtype type, int64_t at,
                                 int64_t n) {
+    if (type == DT_BF16) {
+        DTI_H(widen_bf16)(copy, (const uint16_t *)row + at, n);
+        return;
+    }
+    if (type == DT_F16) {
+        DTI_H(widen_f16)(copy, (const uint16_t *)row + at, n);
+        return;
+    }
     const float *floats = (const float *)row + at;
-    for (int64_t j = 0; j < n && type == DT_F32; j += DTI_LANES) {
+    for (int64_t j = 0; j < n; j += DTI_LANES) {
         const int some = (int)DTI_MIN(n - j, DTI_LANES);
         DTI_N(store_n)(copy + j, DTI_N(load_n)(floats + j, some), some);
     }
-    if (type == DT_BF16)
-        DTI_H(widen_bf16)(copy, (const uint16_t *)row + at, n);
-    if (type == DT_F16)
-        DTI_H(widen_f16)(copy, (const uint16_t *)row + at, n);
 }
 
 /* Columns [from, to) of a row of `width`. */
@@ -208,10 +254,11 @@ static void DTI_N(conv_deal_row)(float *copy, const void *row, const dti_conv_pa
 }
 
 static void DTI_N(conv_pad)(float *copy, const void *source, const dti_conv_pad *p) {
+    const int64_t size = p->type == DT_F32 ? sizeof(float) : sizeof(uint16_t);
     for (int64_t c = 0; c < p->channels; c++, copy += p->plane)
         for (int64_t i = p->from[0]; i < p->to[0]; i++) {
             float *to = copy + (i - p->from[0]) * p->row;
-            const void *row = dti_half_at(source, p->type, (c * p->height + i) * p->width);
+            const char *row = (const char *)source + (c * p->height + i) * p->width * size;
             if (i < 0 || i >= p->height || c >= p->given)
                 DTI_N(conv_zeros)(to, p->run * p->step);
             else if (p->step == 1)

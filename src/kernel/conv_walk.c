@@ -259,25 +259,23 @@ static void dti_conv_phase(dti_conv_job *j, int64_t row_phase, int64_t col_phase
     j->k = j->p->pairs * j->each * j->h.taps * j->w.taps;
 }
 
-/* Weights `by` apart of one channel of the source, or of it and the next, `next` behind it. */
+/* Weights `by` apart of a channel of the source; of words also those of the next channel. */
 static void dti_conv_pack_line(const dti_conv_job *j, float *dst, int64_t channel, int64_t at,
                                int64_t by, int64_t next, int64_t count) {
     const dti_conv *c = j->c;
     const float *floats = (const float *)c->w + at;
     const uint16_t *even = (const uint16_t *)c->w + at;
-    const bool last = channel + 1 == c->from_channels;
-    for (int64_t i = 0; i < dti_conv_ld(j); i++) {
-        const bool given = i < count && channel < c->from_channels;
-        if (!given)
-            dst[i] = 0;
-        else if (j->words)
-            dst[i] =
-                dti_f32_from_bits(even[i * by] | (last ? 0 : (uint32_t)even[i * by + next] << 16));
-        else if (c->type == DT_F32)
-            dst[i] = floats[i * by];
-        else
-            dst[i] = dti_half_value(c->w, c->type, at + i * by);
-    }
+    const int64_t n = channel < c->from_channels ? count : 0, ld = dti_conv_ld(j);
+    const uint32_t odd = channel + 1 < c->from_channels ? UINT32_MAX : 0;
+    const int64_t to_odd = odd ? next : 0;
+    for (int64_t i = 0; i < n && j->words; i++)
+        dst[i] = dti_f32_from_bits(even[i * by] | ((uint32_t)even[i * by + to_odd] << 16 & odd));
+    for (int64_t i = 0; i < n && c->type == DT_F32; i++)
+        dst[i] = floats[i * by];
+    for (int64_t i = 0; i < n && !j->words && c->type != DT_F32; i++)
+        dst[i] = dti_half_value(even, c->type, i * by);
+    for (int64_t i = n; i < ld; i++)
+        dst[i] = 0;
 }
 
 /* Channels [first, first + count) of the phase to dst[k * ld + i], filled up with zeros. */
