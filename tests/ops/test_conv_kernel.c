@@ -51,7 +51,7 @@ static void conv_run(conv_case *t, const dti_isa_kernels *k, int threads, int64_
 
 /* The same bits on every set of one class, for every cut and thread count. */
 static void conv_same(conv_case *t, const char *what) {
-    const dti_isa_kernels *best = dti_isa_kernels_select(DTI_ISA_AVX512);
+    const dti_isa_kernels *best = dti_isa_kernels_select(DTI_ISA_BEST);
     size_t bytes = (size_t)t->size[t->out] * sizeof(float);
     float *want = malloc(bytes + 1);
     conv_run(t, best, 1, 0);
@@ -177,6 +177,20 @@ static conv_case conv_case_of(const int *s, int kernel, int epilogue, bool bias)
     return t;
 }
 
+/* Its operands in 16 bits, and its result but for sums of weights' gradients. */
+static void conv_halve(conv_case *t, dt_dtype type) {
+    const dti_isa_kernels *k = dti_isa_kernels_select(DTI_ISA_BEST);
+    for (int b = 0; b < 4; b++) {
+        if (!t->buf[b] || (b == 2 && t->l.kernel == DTI_K_CONV_DW))
+            continue;
+        uint16_t *halves = malloc((size_t)t->size[b] * sizeof *halves + 1);
+        k->narrow[type](halves, t->buf[b], t->size[b]);
+        memcpy(t->buf[b], halves, (size_t)t->size[b] * sizeof *halves);
+        free(halves);
+        t->l.dtype[b] = (uint8_t)type;
+    }
+}
+
 static void conv_check(const conv_case *t, const conv_sums *sums, int index) {
     const dti_args_conv *a = &t->l.args.conv;
     const bool dx = t->l.kernel == DTI_K_CONV_DX;
@@ -228,6 +242,8 @@ TEST(convolution_has_one_result_for_every_set_cut_and_thread_count) {
                 continue;
             snprintf(what, sizeof what, "shape %d, kernel %d", (int)i, kernel);
             conv_case t = conv_case_of(conv_shapes[i], kernel, (int)i % 2, kernel != DTI_K_CONV_DW);
+            conv_same(&t, what);
+            conv_halve(&t, i % 5 == 4 ? DT_F16 : DT_BF16);
             conv_same(&t, what);
             conv_free(&t);
         }
