@@ -468,7 +468,7 @@ static void DTI_G(groups)(const dti_gemm_block *g, const dti_gemm_plan *plan, dt
  * that others need, by 15 ns. */
 static bool DTI_G(small)(const dti_gemm_block *g, const dti_gemm_plan *plan, dti_gemm_chunk *chunk,
                          float *packed_b) {
-    if (DTI_GEMM_SIZE != 4 || g->strip || plan->pack_a || plan->words > plan->chunk ||
+    if (DTI_GEMM_SIZE != 4 || g->strip || g->kept || plan->pack_a || plan->words > plan->chunk ||
         plan->columns < g->n)
         return false;
     chunk->c = g->c;
@@ -503,10 +503,11 @@ static void DTI_G(walk)(const dti_gemm_block *g, float *scratch) {
         if (!g->strip)
             chunk.c = g->c + j * g->c_col;
         const int64_t wide = ((chunk.nc + DTI_LANES - 1) / DTI_LANES) * DTI_LANES;
-        for (int64_t k = 0; k == 0 || k < plan.words; k += plan.depth)
-            DTI_G(groups)
-        (g, &plan, &chunk, k, scratch,
-         g->kept ? g->kept + j * plan.words + k * wide : scratch + DTI_GEMM_PACKED_A(plan.chunk));
+        for (int64_t k = 0; k == 0 || k < plan.words; k += plan.depth) {
+            float *kept = g->kept ? g->kept + j * plan.words + k * wide : NULL;
+            float *packed_b = kept ? kept : scratch + DTI_GEMM_PACKED_A(plan.chunk);
+            DTI_G(groups)(g, &plan, &chunk, k, scratch, packed_b);
+        }
     }
 }
 
