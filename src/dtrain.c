@@ -498,6 +498,7 @@ DTI_OPTIMIZE_END
 #include "parallel/pipeline/device_grid.c"
 #include "parallel/tensor/tp_sync.c"
 #include "parallel/pipeline/pipe_schedule.c"
+#include "parallel/pipeline/pipe_search.c"
 #include "parallel/pipeline/pipe_cut.c"
 #include "parallel/pipeline/pipe_grid.c"
 #include "parallel/pipeline/pipe_make.c"

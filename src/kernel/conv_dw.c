@@ -310,8 +310,8 @@ static void dti_conv_dw_few(dti_conv_dw_job *j, int64_t begin, int64_t end) {
                     const int count = (int)DTI_MIN(c->taps[1] - first, 4);
                     int32_t off[4];
                     for (int64_t q = 0; q < count; q++) {
-                        const int64_t at = (first + q) * c->dil[1];
-                        off[q] = (int32_t)(at % copy->step * copy->run + at / copy->step);
+                        const int64_t col = (first + q) * c->dil[1];
+                        off[q] = (int32_t)(col % copy->step * copy->run + col / copy->step);
                     }
                     j->kernels->dot(j->wide + (o * c->ci + i) * taps + t, y,
                                     j->images + row * c->dil[0] * copy->row, off, count,

@@ -29,7 +29,8 @@
  *   chunk.c                                products with long sums
  *   gather.c, scatter.c                    rows of a table by index, and their gradient
  *   softmax.c                              softmax and log_softmax
- *   norm.c, norm_launch.c, norm_cpu.c      layer, RMS, group and batch norm
+ *   norm.c, norm_launch.c                  layer, RMS, group and batch norm
+ *   norm_cpu.c, norm_rows.c                the same on the CPU; rows of all kernels
  *   conv.c, conv_cpu.c, conv_grid.c        convolution
  *   pool.c, pool_cpu.c                     pooling and resizing
  *   volume.c                               convolution and pooling of volumes, by rows for images

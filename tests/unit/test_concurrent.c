@@ -306,7 +306,8 @@ static void conc_copies(const char *from, const char *to) {
     uint64_t before, after, got;
     REQUIRE(conc_open(&c, from, 7));
     REQUIRE(!dt_store_create(c.store->graph, &(dt_store_desc){.device = to, .seed = 4}, &copy));
-    const dt_program_desc desc = {.outputs = {c.y}, .batch = CONC_ROWS};
+    const dt_program_desc desc = {
+        .outputs = {c.y}, .batch = CONC_ROWS, .precision = c.want->code->desc.precision};
     REQUIRE(!dt_program_create(copy, &desc, &predict) && !conc_rows_write(&c, predict));
     conc_go_ahead(&c);
     conc_param_hash(c.store, &before);

@@ -14,7 +14,7 @@
 #include "leaf.c"
 #include "loss.c"
 #include "norm.c"
-#include "norm_cpu.c"
+#include "norm_rows.c"
 #include "output.c"
 #include "pool.c"
 #include "pool_cpu.c"

@@ -25,6 +25,7 @@
  *
  *   pipe_grid.c                        which position has which chunk
  *   pipe_cut.h, pipe_cut.c             a graph cut into chunks
+ *   pipe_search.c                      where it is cut without marks
  *   pipe_schedule.h, pipe_schedule.c   1F1B, fill-drain, interleaved, zero bubble
  *   pipe_list.c                        lists of actions from a schedule
  *   pipe_wire.c                        activations and gradients between ranks
