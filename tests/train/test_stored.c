@@ -546,7 +546,7 @@ TEST(a_state_with_nan_in_moments_of_each_type_is_refused) {
 }
 
 TEST(get_info_has_the_bytes_that_are_allocated_of_each_type) {
-    static const double moments[] = {8, 4, 2.1, 2, 1.05};
+    static const double moments[STORED_WAYS] = {8, 4, 2.1, 2, 1.05, 12, 4};
     for (int i = 0; i < STORED_WAYS; i++) {
         stored_case c;
         dt_program_info info;
