@@ -365,7 +365,8 @@ static dti_field_at compat_wrong(const dt_trainer_desc *d) {
         x = r->single ? (double)(float)x : x;
         const bool low = r->above ? !(x > r->least) : !(x >= r->least);
         const bool high = r->below ? !(x < r->most) : !(x <= r->most);
-        if (at.row->range && (low || high))
+        const bool gap = !low && !high && r->names && !r->names[(int)x];
+        if (at.row->range && (low || high || gap))
             return at;
     } while (dti_fields_next(&dti_trainer_fields, &at));
     return (dti_field_at){NULL, NULL};
