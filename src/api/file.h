@@ -17,12 +17,13 @@
  * A file size limit (ulimit -f) is an IO error. On macOS, or if POSIX is hidden, SIGXFSZ may come
  * first: call signal(SIGXFSZ, SIG_IGN). */
 
-/* Writes all parameters as F32 under their names. NaN and infinities are written, in this and every
- * function that saves. One warning in the log names the first, unless .allow_nonfinite is set.
+/* Writes all parameters under their names, as they are stored: F32, or BF16 with .parameter_dtype.
+ * NaN and infinities are written, in this and every function that saves. One warning in the log
+ * names the first, unless .allow_nonfinite is set.
  * Errors: IO, MEMORY, INVALID (an open step), DEVICE_LOST. */
 DT_API dt_result dt_store_save(dt_store *store, const char *path);
 
-/* What a file gets. {0}: all parameters, as F32. */
+/* What a file gets. {0}: all parameters, as they are stored. */
 typedef struct dt_save_desc {
     const char *params; /* patterns of names in the store; NULL = "*" */
     /* Write averages of parameters (dt_optim_desc.average) under the parameters' names. Buffers,

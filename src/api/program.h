@@ -23,7 +23,7 @@ typedef void dt_init_fn(void *user, const char *name, dt_shape shape, float *val
  * parameter_dtype DT_BF16: on the CPU. A step computes with the stored values, and gradients are
  * f32. The update computes in f32 and is rounded stochastically. It has the same bits for any
  * number of threads and replicas, and after a resume. Reading gives f32. Writing rounds to the
- * nearest, and a value above 3.39e38 to infinity. A program in f32 needs an f32 copy of each
+ * nearest, and a value of 3.396e38 or more to infinity. A program in f32 needs an f32 copy of each
  * parameter while it reads it; use it with .precision. Averages stay f32. Cannot be combined with
  * .zero_stage above 1, split parameters, pipelines, local steps, parameter servers, or optimizers
  * that need whole parameters. */

@@ -4,8 +4,8 @@
  * takes `batch` samples for the whole job and gives each replica its share. With a dt_comm the same
  * job runs on several processes and hosts.
  *
- * Threads: the context's. A trainer starts one thread for each device after the first, and those of
- * dt_dataset.threads. */
+ * Threads: the context's. A trainer starts one thread for each device after the first, those of
+ * dt_dataset.threads, and one for .checkpoint.background. */
 
 typedef struct dt_trainer dt_trainer;
 

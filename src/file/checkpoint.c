@@ -11,6 +11,15 @@
 
 /* ---- Writing a file */
 
+static bool dti_checkpoint_warn(dti_base *base, const dti_safetensors_item *item, uint64_t offset,
+                                const void *data, size_t bytes) {
+    const bool half = !strcmp(item->dtype, dti_dtype_file_name(DT_BF16));
+    const dt_dtype dtype = half ? DT_BF16 : DT_F32;
+    const uint64_t one = dti_dtype_bytes(dtype);
+    return !strcmp(item->dtype, dti_dtype_file_name(dtype)) &&
+           dti_warn_infinite(base, item->name, data, dtype, offset / one, bytes / one);
+}
+
 typedef struct dti_checkpoint_job {
     const dti_safetensors_item *items; /* [count + 1], the checksums last */
     int count;

@@ -3,6 +3,8 @@
  * logger are called only on its own threads. So the thread has malloc's memory, and whoever waits
  * for it logs its warnings. */
 
+#define DTI_COPY_ALIGN 64u /* of each tensor's bytes */
+
 struct dti_checkpoint_copy {
     dti_base base; /* the thread's */
     dti_thread thread;
@@ -10,6 +12,7 @@ struct dti_checkpoint_copy {
     char folder[DTI_CHECKPOINT_PATH];
     uint64_t step;
     int keep, count;
+    int finite;   /* tensors that are to be so, the first ones */
     char *memory; /* items, where their bytes are, dimensions, names, bytes */
     size_t size;
     dti_safetensors_item *items;
@@ -36,10 +39,10 @@ static dti_checkpoint_copy *dti_checkpoint_copy_make(dti_base *base) {
 /* ---- the copy */
 
 static uint64_t dti_checkpoint_copy_size(const dti_safetensors_item *items, int count) {
-    uint64_t size = (uint64_t)count * (sizeof *items + sizeof(char *));
+    uint64_t size = (uint64_t)(count + 1) * (sizeof *items + sizeof(char *));
     for (int i = 0; i < count; i++)
         size += (uint64_t)items[i].rank * sizeof *items[i].dim + strlen(items[i].name) + 1 +
-                items[i].bytes;
+                items[i].bytes + DTI_COPY_ALIGN;
     return size;
 }
 
@@ -59,7 +62,7 @@ static char *dti_checkpoint_copy_items(dti_checkpoint_copy *c, const dti_safeten
     const size_t count = (size_t)c->count;
     c->items = (dti_safetensors_item *)(void *)c->memory;
     c->bytes = (const char **)(void *)(c->items + count);
-    int64_t *dim = (int64_t *)(void *)(c->bytes + count);
+    int64_t *dim = (int64_t *)(void *)(c->bytes + (count + 1) / 2 * 2); /* aligned on 32 bits too */
     for (size_t i = 0; i < count; i++) {
         c->items[i] = items[i];
         c->items[i].dim = dim;
@@ -78,6 +81,7 @@ static char *dti_checkpoint_copy_items(dti_checkpoint_copy *c, const dti_safeten
 static dt_result dti_checkpoint_copy_take(dti_checkpoint_copy *c, char *to,
                                           dti_checkpoint_read_fn *read, void *user) {
     for (int i = 0; i < c->count; i++) {
+        to += -(uintptr_t)to % DTI_COPY_ALIGN;
         c->bytes[i] = to;
         for (uint64_t at = 0; at < c->items[i].bytes; at += DTI_CHECKPOINT_CHUNK) {
             const size_t size = (size_t)DTI_MIN(DTI_CHECKPOINT_CHUNK, c->items[i].bytes - at);
@@ -92,8 +96,10 @@ static dt_result dti_checkpoint_copy_take(dti_checkpoint_copy *c, char *to,
 
 static dt_result dti_checkpoint_copy_read(void *user, int item, uint64_t offset, void *to,
                                           size_t bytes) {
-    const dti_checkpoint_copy *c = user;
+    dti_checkpoint_copy *c = user;
     memcpy(to, c->bytes[item] + offset, bytes);
+    if (item < c->finite && dti_checkpoint_warn(&c->base, &c->items[item], offset, to, bytes))
+        c->finite = 0; /* the first one is told */
     return DT_OK;
 }
 
@@ -112,7 +118,7 @@ static dt_result dti_checkpoint_copy_told(dti_base *base, dti_checkpoint_copy *c
 
 static dt_result dti_checkpoint_copy_write(dti_base *base, dti_checkpoint_copy **copy,
                                            const char *folder, uint64_t step, int keep,
-                                           const dti_safetensors_item *items, int count,
+                                           const dti_safetensors_item *items, int count, int finite,
                                            dti_checkpoint_read_fn *read, void *user) {
     dti_checkpoint_copy *c = *copy = *copy ? *copy : dti_checkpoint_copy_make(base);
     DTI_HAVE(c);
@@ -121,6 +127,7 @@ static dt_result dti_checkpoint_copy_write(dti_base *base, dti_checkpoint_copy *
     c->step = step;
     c->keep = keep;
     c->count = count;
+    c->finite = finite;
     DTI_TRY(dti_checkpoint_copy_take(c, dti_checkpoint_copy_items(c, items), read, user));
     c->started = dti_thread_start(&c->thread, DTI_WORKER_STACK, dti_checkpoint_copy_main, c);
     if (c->started)

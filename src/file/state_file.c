@@ -81,15 +81,21 @@ static dt_result dti_state_read_floats(const dti_state_file *f, uint32_t array, 
                                : dti_store_array_read(f->store, array, at, n, to);
 }
 
-/* bf16 moments that replicas shard: each is a float and comes back exactly. */
+/* bf16 moments that replicas shard: each is a float and comes back exactly. Other ranks are asked
+ * for as many as there is room for in what is still to be filled: half of them each time. */
 static dt_result dti_state_read_shards(const dti_state_file *f, uint32_t array, uint64_t at,
                                        uint64_t n, uint16_t *to) {
-    float piece[DTI_BLOCK];
-    for (uint64_t i = 0; i < n; i += DTI_BLOCK) {
-        const uint64_t some = DTI_MIN(n - i, (uint64_t)DTI_BLOCK);
-        DTI_TRY(dti_state_read_floats(f, array, at + i, some, piece));
-        for (uint64_t k = 0; k < some; k++)
-            to[i + k] = dti_bf16_from_f32(piece[k]);
+    float few[DTI_BLOCK];
+    for (uint64_t some; n; at += some, to += some, n -= some) {
+        const bool many = n > 2 * DTI_BLOCK;
+        void *floats = many ? (void *)to : few;
+        some = many ? n / 2 : DTI_MIN(n, (uint64_t)DTI_BLOCK);
+        DTI_TRY(dti_state_read_floats(f, array, at, some, floats));
+        for (uint64_t k = 0; k < some; k++) {
+            float x;
+            memcpy(&x, (const char *)floats + k * sizeof x, sizeof x);
+            to[k] = dti_bf16_from_f32(x);
+        }
     }
     return DT_OK;
 }
@@ -121,17 +127,20 @@ static dt_result dti_state_read_bytes(const dti_state_file *f, int item, uint64_
     return dti_state_read_floats(f, kind, first, bytes / dti_arena_bytes(1), to);
 }
 
-/* The first NaN or infinity of a parameter or a moment is told. */
+/* Tensors of which the first NaN or infinity is told: parameters and moments. */
+static int dti_state_finite(const dti_state_file *f) {
+    return f->store->allow_nonfinite ? 0 : f->tensors;
+}
+
+static dt_result dti_state_copy(void *user, int item, uint64_t offset, void *to, size_t bytes) {
+    return dti_state_read_bytes(user, item, offset, to, bytes);
+}
+
 static dt_result dti_state_read(void *user, int item, uint64_t offset, void *to, size_t bytes) {
     dti_state_file *f = user;
     const dt_result result = dti_state_read_bytes(f, item, offset, to, bytes);
-    const bool half = !strcmp(f->items[item].dtype, dti_dtype_file_name(DT_BF16));
-    const dt_dtype dtype = half ? DT_BF16 : DT_F32;
-    const uint64_t one = dti_dtype_bytes(dtype);
-    if (!result && item < f->tensors && !f->told && !f->store->allow_nonfinite &&
-        !strcmp(f->items[item].dtype, dti_dtype_file_name(dtype)))
-        f->told =
-            dti_warn_infinite(f->base, f->items[item].name, to, dtype, offset / one, bytes / one);
+    if (!result && item < dti_state_finite(f) && !f->told)
+        f->told = dti_checkpoint_warn(f->base, &f->items[item], offset, to, bytes);
     return result;
 }
 

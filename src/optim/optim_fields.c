@@ -1,7 +1,8 @@
 /* The members of an optimizer's description. What depends on its kind is in optim.c and rate.c. */
 
 #define DTI_X(number, ID, name, least, most) [number] = "DT_OPTIM_" #ID,
-static const char *const dti_enum_optim_kind[] = {DTI_OPTIM_LIST(DTI_X)};
+static const char *const dti_enum_optim_kind[] = {DTI_ENUMERATOR(DT_OPTIM_DEFAULT),
+                                                  DTI_OPTIM_LIST(DTI_X)};
 #undef DTI_X
 static const char *const dti_enum_average_kind[] = {DTI_ENUMERATOR(DT_AVERAGE_NONE),
                                                     DTI_ENUMERATOR(DT_AVERAGE_EMA),
