@@ -32,8 +32,6 @@ typedef struct dti_base {
     const volatile int *at_home; /* not 0 in that process; NULL: compare the numbers */
     dt_result result;            /* of the newest failure */
     char error[1024];            /* and its text */
-    uint64_t logged;             /* the hash of the call's newest text in the log; 0: none yet */
-    bool held;                   /* the text is not in the log yet */
     const char *io_how;          /* what to do, which texts of IO errors end with; NULL: none */
     dti_sought sought;
 } dti_base;
@@ -139,8 +137,6 @@ DTI_SEAM DTI_THREAD_LOCAL dti_visit *dti_visits;
 static void *dti_enter(const void *object, dti_visit *f, unsigned how, const char *name);
 /* Returns the result of the call: BUSY or FORKED where it was refused. */
 static dt_result dti_leave(dti_visit *f, dt_result result);
-/* Whether a call with this base is under way on this thread, or one that works for it. */
-static bool dti_is_visited(const dti_base *base);
 /* The base's memory is about to go: calls that are under way leave it alone. */
 static void dti_base_end(dti_base *base);
 
@@ -257,11 +253,9 @@ static void dti_own(dti_owned **list, dti_owned *item, void (*destroy)(dti_owned
 static void dti_disown(dti_owned **list, dti_owned *item); /* nothing when it is not in it */
 static void dti_destroy_owned(dti_owned **list);           /* all; each takes itself out */
 
-/* ---- error.c: dti_fail records "text" (printf style), logs it at ERROR and returns `result`. In a
- * public call the log waits: for the next text, which may extend this one, or the call's end. */
+/* ---- error.c: dti_fail records "text" (printf style), logs it at ERROR and returns `result`. */
 static dt_result dti_fail(dti_base *base, dt_result result, const char *format, ...)
     DTI_PRINTF(3, 4);
-static void dti_log_held(dti_base *base); /* now */
 /* What public functions begin with: without a pointer that it needs a call is INVALID, and the text
  * names both, "dt_store_write: data is NULL". base: who holds the text; NULL: nobody is there. */
 #define DTI_NEED(base, pointer)                                                                    \

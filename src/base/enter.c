@@ -143,12 +143,6 @@ static void dti_tell_refused(const dti_visit *f, dti_base *base) {
                 name, others, f->name);
 }
 
-static void dti_tell_held(dti_base *base) {
-    if (base->held)
-        dti_log_held(base);
-    base->logged = 0;
-}
-
 static void dti_release(const dti_visit *f, dti_base *base) {
     if (atomic_load_explicit(&base->refused, memory_order_relaxed))
         dti_tell_refused(f, base);
@@ -179,10 +173,6 @@ static dt_result dti_leave(dti_visit *f, dt_result result) {
     if (f->entry == DTI_NESTED)
         return result;
     const bool handled = f->base && f->base->on_error.call;
-    if (f->entry != DTI_REFUSED && f->base)
-        dti_tell_held(f->base);
-    if (f->entry != DTI_REFUSED && f->also)
-        dti_tell_held(f->also);
     if (f->entry == DTI_REFUSED) {
         result = dti_forked(f->base) ? DT_ERROR_FORKED : DT_ERROR_BUSY;
         if (handled && f->name)
@@ -200,10 +190,8 @@ static void dti_base_end(dti_base *base) {
         f->also = f->also == base ? NULL : f->also;
         if (f->base != base)
             continue;
-        if (f->place == DTI_IN_LIBRARY) {
-            dti_tell_held(base);
+        if (f->place == DTI_IN_LIBRARY)
             dti_tell_refused(f, base);
-        }
         f->base = NULL;
     }
 }
@@ -224,13 +212,6 @@ static void dti_visit_returned(const dti_visit *f) {
 static void dti_visit_join(dti_visit *f, dti_base *base) {
     *f = (dti_visit){.base = base, .place = DTI_IN_LIBRARY, .modes = dti_fp_enter()};
     dti_visits = f;
-}
-
-static bool dti_is_visited(const dti_base *base) {
-    const dti_visit *f = dti_visits;
-    while (f && f->place == DTI_IN_LIBRARY && f->base != base && f->also != base)
-        f = f->below;
-    return f && f->place == DTI_IN_LIBRARY;
 }
 
 static const char *dti_function(void) {

@@ -42,16 +42,6 @@ static void dti_host_log(dti_base *base, dt_log_level level, const char *text) {
     dti_visit_returned(&visit);
 }
 
-/* A text that was put back after another one is not logged again. */
-static void dti_log_held(dti_base *base) {
-    const uint64_t hash = dti_hash64(1, base->error, strlen(base->error));
-    const bool news = base->held && hash != base->logged;
-    base->held = false;
-    base->logged = hash;
-    if (news)
-        dti_host_log(base, DT_LOG_ERROR, base->error);
-}
-
 static dt_result dti_fail(dti_base *base, dt_result result, const char *format, ...) {
     /* Apart from base->error, because an argument may be the old text, which is being extended. */
     char text[sizeof base->error];
@@ -59,15 +49,9 @@ static dt_result dti_fail(dti_base *base, dt_result result, const char *format, 
     const size_t size = strlen(text);
     if (result == DT_ERROR_IO && base->io_how && !strstr(text, base->io_how))
         snprintf(text + size, sizeof text - size, "; %s", base->io_how);
-    if (base->held && !strstr(text, base->error))
-        dti_log_held(base);
     memcpy(base->error, text, strlen(text) + 1);
     base->result = result;
-    base->held = base->logger.log;
-    if (!dti_is_visited(base)) {
-        dti_log_held(base);
-        base->logged = 0;
-    }
+    dti_host_log(base, DT_LOG_ERROR, base->error);
     return result;
 }
 
@@ -86,7 +70,5 @@ static void dti_log(dti_base *base, dt_log_level level, const char *format, ...)
         return;
     char text[sizeof base->error];
     DTI_FORMAT(text, format);
-    if (base->held)
-        dti_log_held(base);
     dti_host_log(base, level, text);
 }

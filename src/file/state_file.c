@@ -128,7 +128,7 @@ static dt_result dti_state_read_bytes(const dti_state_file *f, int item, uint64_
 }
 
 /* Tensors of which the first NaN or infinity is told: parameters and moments. */
-static int dti_state_finite(const dti_state_file *f) {
+static int dti_state_warned(const dti_state_file *f) {
     return f->store->allow_nonfinite ? 0 : f->tensors;
 }
 
@@ -139,7 +139,7 @@ static dt_result dti_state_copy(void *user, int item, uint64_t offset, void *to,
 static dt_result dti_state_read(void *user, int item, uint64_t offset, void *to, size_t bytes) {
     dti_state_file *f = user;
     const dt_result result = dti_state_read_bytes(f, item, offset, to, bytes);
-    if (!result && item < dti_state_finite(f) && !f->told)
+    if (!result && item < dti_state_warned(f) && !f->told)
         f->told = dti_checkpoint_warn(f->base, &f->items[item], offset, to, bytes);
     return result;
 }

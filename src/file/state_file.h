@@ -41,7 +41,7 @@ static dt_result dti_state_read(void *user, int item, uint64_t offset, void *to,
 /* The same without a word of NaN and infinities; and how many of the first tensors have none, if all
  * is well. */
 static dt_result dti_state_copy(void *user, int item, uint64_t offset, void *to, size_t bytes);
-static int dti_state_finite(const dti_state_file *f);
+static int dti_state_warned(const dti_state_file *f);
 /* Whether the file has words of that number, which come to f->words. FORMAT. */
 static dt_result dti_state_words_read(dti_state_file *f, const char *path, const dti_checkpoint *c,
                                       const char *name, uint32_t words);

@@ -129,7 +129,7 @@ static dt_result dti_state_write_file(dt_trainer *t, dti_state_file *f, const ch
         return dti_checkpoint_write(f->base, path, f->items, f->count, dti_state_read, f);
     return t->desc.checkpoint.background
                ? dti_checkpoint_copy_write(f->base, &t->copy, path, step, keep, f->items, f->count,
-                                           dti_state_finite(f), dti_state_copy, f)
+                                           dti_state_warned(f), dti_state_copy, f)
                : dti_checkpoint_folder_write(f->base, path, step, keep, f->items, f->count,
                                              dti_state_read, f);
 }

@@ -38,8 +38,6 @@ static dt_result dti_agree_result(dti_parallel *par, dt_result own) {
     record.text[DTI_AGREE_TEXT - 1] = 0;
     if (who == par->mesh.rank)
         return dti_fail(par->base, own, "%s", record.text);
-    if (!own)
-        par->base->held = false; /* what this rank found, that one says better */
     return dti_fail(par->base, (dt_result)record.result, "rank %u: %s", who, record.text);
 }
 
