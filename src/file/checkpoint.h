@@ -10,7 +10,7 @@ typedef dt_safetensors dti_checkpoint;
 typedef dt_result dti_checkpoint_read_fn(void *user, int item, uint64_t offset, void *to,
                                          size_t bytes);
 
-/* Logs the first NaN or infinity of bytes [offset, offset + bytes) of a tensor; true: there is one. */
+/* Logs the first NaN or infinity of a tensor's bytes from `offset` on; true: there is one. */
 static bool dti_checkpoint_warn(dti_base *base, const dti_safetensors_item *item, uint64_t offset,
                                 const void *data, size_t bytes);
 
@@ -69,11 +69,12 @@ static dt_result dti_checkpoint_folder_cut(dti_base *base, const char *folder, u
 typedef struct dti_checkpoint_copy dti_checkpoint_copy;
 /* Reads all items into memory, which is kept for the next time, and starts the thread. *copy is
  * made if it is NULL. Without a thread the file is there when it returns. One that is under way
- * must have been waited for. The thread warns of a NaN in the first `finite` tensors. Errors: MEMORY, those of `read`; without a thread the file's. */
+ * must have been waited for. The thread warns of a NaN in the first `finite` tensors. Errors:
+ * MEMORY, those of `read`; without a thread the file's. */
 static dt_result dti_checkpoint_copy_write(dti_base *base, dti_checkpoint_copy **copy,
                                            const char *folder, uint64_t step, int keep,
-                                           const dti_safetensors_item *items, int count,
-                                           int finite, dti_checkpoint_read_fn *read, void *user);
+                                           const dti_safetensors_item *items, int count, int finite,
+                                           dti_checkpoint_read_fn *read, void *user);
 /* Until the file is on the disk: as dti_checkpoint_folder_write. OK where none is under way. */
 static dt_result dti_checkpoint_copy_wait(dti_base *base, dti_checkpoint_copy *copy);
 static void dti_checkpoint_copy_free(dti_base *base, dti_checkpoint_copy *copy); /* NULL is fine */

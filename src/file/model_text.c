@@ -46,7 +46,7 @@ static void dti_model_text_attr(const dti_attr *attr, dti_text *text) {
 static void dti_model_text_ops(const dt_graph *g, uint32_t count, bool attributes, dti_text *text) {
     for (uint32_t id = 1; id < count; id++) {
         const dti_node *n = &g->nodes[id];
-        if (n->op == DTI_OP_PARAM)
+        if (n->op == DTI_OP_PARAM || dti_is_kept_for_gradient(g, id))
             continue;
         dti_text_add(text, "%s %s%s%s%s", dti_op_info_of(n->op)->name, n->label ? "'" : "",
                      n->label ? n->label : "", n->label ? "' " : "",

@@ -38,8 +38,8 @@ static void dti_state_close(dti_state_file *f);
 static uint32_t dti_state_moments(const dt_store *s); /* that the store keeps now */
 /* A dti_checkpoint_read_fn of a dti_state_file. */
 static dt_result dti_state_read(void *user, int item, uint64_t offset, void *to, size_t bytes);
-/* The same without a word of NaN and infinities; and how many of the first tensors have none, if all
- * is well. */
+/* The same without a warning of NaN and infinities; and in how many of the first tensors one is
+ * warned of. */
 static dt_result dti_state_copy(void *user, int item, uint64_t offset, void *to, size_t bytes);
 static int dti_state_warned(const dti_state_file *f);
 /* Whether the file has words of that number, which come to f->words. FORMAT. */

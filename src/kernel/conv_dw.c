@@ -142,7 +142,10 @@ static void dti_conv_dw_source(dti_conv_dw_job *j, int64_t sample, int64_t sampl
     j->k = samples * count * j->each;
 }
 
-/* Pairs [at, at + count) of a channel of y in 16 bits, y, as a line of words or floats. */
+/* The last pair of a row with an odd number of elements has a zero in y. The x that it meets is the
+ * next window's: an infinity there makes a NaN.
+ *
+ * Pairs [at, at + count) of a channel of y in 16 bits, y, as a line of words or floats. */
 static void dti_conv_dw_line(const dti_conv_dw_job *j, float *line, int64_t y, int64_t at,
                              int64_t count) {
     const dti_conv_dw *c = j->c;

@@ -299,6 +299,10 @@ static bool dti_parted_rows_alone(dti_parting *s);
 /* Element by element of inputs that broadcast: those that are whole have size 1 along the axis, or
  * beside rows all of them. */
 static bool dti_parted_broadcast(dti_parting *s);
+/* attention.c: a node that the application's function made for a gradient in 16 bits, and nothing
+ * else reads: it is no part of the model. */
+static bool dti_is_kept_for_gradient(const dt_graph *g, uint32_t id);
+
 /* norm.c: 1 while a program trains, else 0. */
 static dt_tensor dti_train_mode(dt_graph *graph);
 /* Each commit makes `buffer` what `value` is, of as many elements: a mean that moves all the way.

@@ -340,6 +340,14 @@ static dt_tensor dti_attention_before(dt_tensor lengths, int64_t tk) {
     return dt_lt(place, dt_cast(lengths, DT_F32));
 }
 
+static bool dti_is_kept_for_gradient(const dt_graph *g, uint32_t id) {
+    const dti_node *n = &g->nodes[id];
+    if (n->op == DTI_OP_COPY && n->count)
+        n = &g->nodes[id = dti_input_id(g, n, 0)];
+    return n->op == DTI_OP_SLICE && id > 2 && dti_input_id(g, n, 0) == id - 2 &&
+           g->nodes[id - 2].op == DTI_OP_ATTENTION;
+}
+
 /* f: scale, dropout; i: flags, window, stream as given to the row. in: q, k, v, mask, lengths. */
 static dt_tensor dti_attention_make(dt_graph *g, const dti_call *c) {
     dt_tensor in[4] = {dti_call_in(g, c, 0), dti_call_in(g, c, 1), dti_call_in(g, c, 2),
