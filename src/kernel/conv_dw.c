@@ -10,6 +10,7 @@ typedef struct dti_conv_dw_plan {
         packed;         /* packed: x's values for each tap, where rows of channels are few */
     int64_t rows;       /* ci * taps, in the order (tap, channel) */
     int64_t pair, line; /* positions that are added as a pair; pairs of a row of y */
+    int64_t alone;      /* column of the copy for the last pair of an odd row; 0: rows are even */
     int64_t positions, cuts, samples, chunk; /* in pairs: of a sample; its parts, or some samples */
     int64_t units, together;                 /* of output channels; at once */
     dti_conv_pad copy;
@@ -28,7 +29,9 @@ static void dti_conv_dw_plan_copy(const dti_conv_dw *c, dti_conv_dw_plan *p) {
     const dti_conv_span rows = dti_conv_dw_reads(c, 0, 0, c->y_size[0]);
     const dti_conv_span cols = dti_conv_dw_reads(c, 1, 0, p->line * p->pair);
     const int64_t step = p->few ? c->stride[1] : 1;
-    const int64_t run = dti_conv_ceil(cols.to - cols.from, step);
+    const int64_t seen = dti_conv_ceil(cols.to - cols.from, step);
+    p->alone = p->pair > 1 && c->y_size[1] % p->pair ? seen : 0;
+    const int64_t run = seen + (p->alone ? (c->taps[1] - 1) * c->dil[1] + 1 : 0);
     p->in_place = c->type == DT_F32 && !p->few && rows.from >= 0 && rows.to <= c->x_size[0] &&
                   cols.from >= 0 && cols.to <= c->x_size[1];
     p->copy = (dti_conv_pad){.channels = p->few ? 1 : c->ci,
@@ -108,6 +111,23 @@ typedef struct dti_conv_dw_job {
     int64_t chunks; /* before this one */
 } dti_conv_dw_job;
 
+/* The last element of an odd row has no partner. What its taps read is there again, at column
+ * `alone`: of words the even halves, of floats zeros for the partner. So no x of another window
+ * meets y's zero. */
+static void dti_conv_dw_alone(const dti_conv_dw_job *j, float *image, int64_t rows) {
+    const dti_conv_dw *c = j->c;
+    const dti_conv_pad *copy = &j->p->copy;
+    const int64_t from = (c->y_size[1] - 1) * c->stride[1] - c->pad[1] - copy->from[1];
+    const bool words = j->each < j->p->pair;
+    for (int64_t i = 0; i < copy->channels * rows && j->p->alone; i++) {
+        float *row = image + i / rows * copy->plane + i % rows * copy->row;
+        for (int64_t k = j->p->alone; k < copy->run; k++) {
+            const uint32_t word = dti_bits_from_f32(row[from + k - j->p->alone]);
+            row[k] = dti_f32_from_bits(words ? word & 0xFFFF : 0);
+        }
+    }
+}
+
 /* Positions [at, at + count) of samples [sample, sample + samples): x, and where each k finds
  * it. */
 static void dti_conv_dw_source(dti_conv_dw_job *j, int64_t sample, int64_t samples, int64_t at,
@@ -122,9 +142,12 @@ static void dti_conv_dw_source(dti_conv_dw_job *j, int64_t sample, int64_t sampl
     if (!j->p->in_place) {
         dti_conv_pad pad = *copy;
         pad.from[0] = rows.from, pad.to[0] = rows.to;
-        for (int64_t s = 0; s < samples; s++)
-            j->kernels->pad(j->images + s * between,
-                            dti_half_at(c->x, c->type, x + s * c->groups * c->ci * plane), &pad);
+        for (int64_t s = 0; s < samples; s++) {
+            float *image = j->images + s * between;
+            j->kernels->pad(image, dti_half_at(c->x, c->type, x + s * c->groups * c->ci * plane),
+                            &pad);
+            dti_conv_dw_alone(j, image, rows.to - rows.from);
+        }
         j->x = j->images;
     }
     const int64_t first = j->p->in_place ? 0 : rows.from, left = j->p->in_place ? 0 : copy->from[1];
@@ -132,9 +155,12 @@ static void dti_conv_dw_source(dti_conv_dw_job *j, int64_t sample, int64_t sampl
     for (int64_t s = 0; s < samples; s++) {
         int64_t p = at / cols, q = at % cols;
         for (int64_t k = 0; k < count; k++) {
-            for (int64_t e = j->each - 1; e >= 0; e--)
+            for (int64_t e = j->each - 1; e >= 0; e--) {
+                const bool alone = j->p->alone && q + 1 == cols && (e || j->each == 1);
+                const int64_t col = (q * j->p->pair + e) * c->stride[1] - c->pad[1] - left;
                 *to++ = (int32_t)(s * between + (p * c->stride[0] - c->pad[0] - first) * copy->row +
-                                  (q * j->p->pair + e) * c->stride[1] - c->pad[1] - left);
+                                  (alone ? j->p->alone : col));
+            }
             if (++q == cols)
                 q = 0, p++;
         }
@@ -142,10 +168,7 @@ static void dti_conv_dw_source(dti_conv_dw_job *j, int64_t sample, int64_t sampl
     j->k = samples * count * j->each;
 }
 
-/* The last pair of a row with an odd number of elements has a zero in y. The x that it meets is the
- * next window's: an infinity there makes a NaN.
- *
- * Pairs [at, at + count) of a channel of y in 16 bits, y, as a line of words or floats. */
+/* Pairs [at, at + count) of a channel of y in 16 bits, y, as a line of words or floats. */
 static void dti_conv_dw_line(const dti_conv_dw_job *j, float *line, int64_t y, int64_t at,
                              int64_t count) {
     const dti_conv_dw *c = j->c;

@@ -202,3 +202,52 @@ TEST(products_of_bf16_have_the_bits_of_one_chain_on_every_instruction_set) {
         pairs_free(&t);
     }
 }
+
+/* ---- an infinity is met by its own windows alone */
+
+enum { LONE_CHANNELS = 8, LONE_MOST = 40 };
+
+/* Bits by weight: whether it is finite. */
+static uint32_t lone_finite(const dti_isa_kernels *k, dti_conv_dw c, const float *xf,
+                            const float *yf) {
+    uint16_t x[LONE_MOST], y[LONE_CHANNELS * LONE_MOST];
+    float w[LONE_CHANNELS * 3];
+    uint32_t finite = 0;
+    for (int64_t i = 0; i < c.x_size[1]; i++)
+        x[i] = dti_bf16_from_f32(xf[i]);
+    for (int64_t i = 0; i < c.co * c.y_plane; i++)
+        y[i] = dti_bf16_from_f32(yf[i]);
+    c.x = c.type == DT_F32 ? (const void *)xf : x;
+    c.y = c.type == DT_F32 ? (const void *)yf : y;
+    c.w = w;
+    float *scratch = aligned_alloc(64, (dti_conv_dw_scratch_bytes(&c) + 127) / 64 * 64);
+    dti_conv_dw_run(k, &c, 0, dti_conv_dw_items(&c), scratch);
+    free(scratch);
+    for (int64_t t = 0; t < c.taps[1]; t++)
+        finite |= (uint32_t)isfinite(w[t]) << t;
+    return finite;
+}
+
+TEST(an_infinity_of_a_convolution_in_16_bits_reaches_the_weights_that_f32s_reaches) {
+    float x[LONE_MOST], y[LONE_CHANNELS * LONE_MOST];
+    for (int i = 0; i < LONE_CHANNELS * LONE_MOST; i++)
+        y[i] = 1;
+    for (int draw = 0; draw < 2000; draw++) {
+        const int taps = 1 + draw % 3, stride = 1 + draw / 3 % 2, dil = 1 + draw / 6 % 2;
+        const int cols = 1 + draw / 12 % 9, most = (taps - 1) * dil, pad = draw / 108 % (most + 1);
+        const int width = (cols - 1) * stride + most + 1 - pad + draw % stride;
+        dti_conv_dw c = {.n = 1, .groups = 1, .ci = 1, .co = LONE_CHANNELS, .splits = 1};
+        c.x_size[0] = c.y_size[0] = c.taps[0] = c.stride[0] = c.dil[0] = 1;
+        c.x_size[1] = width, c.y_size[1] = c.y_plane = cols;
+        c.taps[1] = taps, c.stride[1] = stride, c.dil[1] = dil, c.pad[1] = pad;
+        for (int i = 0; i < width; i++)
+            x[i] = i == draw * 7 % width ? INFINITY : 1;
+        const int best = (int)dti_isa_kernels_select(DTI_ISA_BEST)->isa;
+        const uint32_t want = lone_finite(dti_isa_kernels_select(best), c, x, y);
+        c.type = DT_BF16;
+        for (int isa = 0; isa <= best; isa++)
+            test_check(lone_finite(dti_isa_kernels_select(isa), c, x, y) == want, __FILE__,
+                       __LINE__, "%d taps %d apart, stride %d, pad %d, %d columns, set %d", taps,
+                       dil, stride, pad, cols, isa);
+    }
+}
