@@ -154,7 +154,7 @@ static float pairs_sum(const pairs_case *t, int64_t i, int64_t j) {
     for (int64_t at = 0; at == 0 || at < k; at += DTI_GEMM_PAIR_CHUNK) {
         const bool begins = k > DTI_GEMM_SPAN && (at == last || at % DTI_GEMM_SPAN == 0);
         if (begins) {
-            spans += (double)sum;
+            spans = at <= DTI_GEMM_SPAN ? (double)sum : spans + (double)sum; /* -0 stays */
             sum = at == last ? (float)spans : 0;
         }
         const float chunk = pairs_chain(t, i, j, at, DTI_MIN(k, at + DTI_GEMM_PAIR_CHUNK));
