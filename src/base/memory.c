@@ -8,9 +8,10 @@
 
 /* The system's own pointer stands just before the aligned block. aligned_alloc would do, were it
  * everywhere, and did it not write zeros into pages that are zeros: what is large and never used,
- * such as a gradient that other ranks compute, takes none. Several huge pages begin with one. */
+ * such as a gradient that other ranks compute, takes none. Several huge pages begin
+ * with one, up to where a block may be far larger than what is used of it. */
 static void *dti_malloc_aligned(void *user, size_t bytes, size_t align) {
-    const bool huge = bytes >= 2 * DTI_HUGE_PAGE;
+    const bool huge = bytes >= 2 * DTI_HUGE_PAGE && bytes <= DTI_HUGE_MOST;
     if (huge)
         align = DTI_HUGE_PAGE;
     if (bytes > SIZE_MAX - align - sizeof(void *))
