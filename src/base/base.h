@@ -526,7 +526,7 @@ static bool dti_process_lives(long process);
 static const volatile int *dti_at_home_open(void);
 static void dti_at_home_close(const volatile int *at_home); /* NULL is fine */
 #define DTI_HUGE_PAGE ((size_t)2 << 20)
-#define DTI_HUGE_MOST ((size_t)1 << 30) /* of a block; more may be for few pages of it to be used */
+#define DTI_HUGE_MOST ((size_t)1 << 28) /* of a block; more may be for few pages of it to be used */
 static void dti_pages_huge(void *at, size_t bytes); /* asks for them where whole ones fit */
 static void *dti_library_open(const char *name, const char **why);
 static void *dti_library_find(void *library, const char *symbol);
