@@ -18,20 +18,21 @@ struct dti_checkpoint_copy {
     dti_safetensors_item *items;
     const char **bytes;
     dt_result result;
-    char warning[DT_MAX_REASON_BYTES]; /* the newest */
+    char warnings[4 * DT_MAX_REASON_BYTES];
 };
 
+/* What fails is the thread's result. */
 static void dti_checkpoint_copy_log(void *user, dt_log_level level, const char *message) {
     dti_checkpoint_copy *c = user;
+    const size_t used = strlen(c->warnings);
     if (level == DT_LOG_WARNING)
-        snprintf(c->warning, sizeof c->warning, "%s", message);
+        snprintf(c->warnings + used, sizeof c->warnings - used, "%s%s", used ? "; " : "", message);
 }
 
 static dti_checkpoint_copy *dti_checkpoint_copy_make(dti_base *base) {
     dti_checkpoint_copy *c = dti_alloc(base, sizeof *c);
     if (!c)
         return NULL;
-    memset(c, 0, sizeof *c);
     dti_base_init(&c->base, NULL, &(dt_logger){dti_checkpoint_copy_log, c});
     return c;
 }
@@ -110,9 +111,9 @@ static void dti_checkpoint_copy_main(void *user) {
 }
 
 static dt_result dti_checkpoint_copy_told(dti_base *base, dti_checkpoint_copy *c) {
-    if (c->warning[0])
-        dti_log(base, DT_LOG_WARNING, "%s", c->warning);
-    c->warning[0] = '\0';
+    if (c->warnings[0])
+        dti_log(base, DT_LOG_WARNING, "%s", c->warnings);
+    c->warnings[0] = '\0';
     return c->result ? dti_fail(base, c->result, "%s", c->base.error) : DT_OK;
 }
 

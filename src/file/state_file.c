@@ -100,8 +100,8 @@ static dt_result dti_state_read_shards(const dti_state_file *f, uint32_t array, 
     return DT_OK;
 }
 
-static dt_result dti_state_read_bytes(const dti_state_file *f, int item, uint64_t offset, void *to,
-                                      size_t bytes) {
+static dt_result dti_state_copy(void *user, int item, uint64_t offset, void *to, size_t bytes) {
+    const dti_state_file *f = user;
     dt_store *s = f->store;
     uint64_t first;
     if (item > f->tensors) {
@@ -132,13 +132,9 @@ static int dti_state_warned(const dti_state_file *f) {
     return f->store->allow_nonfinite ? 0 : f->tensors;
 }
 
-static dt_result dti_state_copy(void *user, int item, uint64_t offset, void *to, size_t bytes) {
-    return dti_state_read_bytes(user, item, offset, to, bytes);
-}
-
 static dt_result dti_state_read(void *user, int item, uint64_t offset, void *to, size_t bytes) {
     dti_state_file *f = user;
-    const dt_result result = dti_state_read_bytes(f, item, offset, to, bytes);
+    const dt_result result = dti_state_copy(f, item, offset, to, bytes);
     if (!result && item < dti_state_warned(f) && !f->told)
         f->told = dti_checkpoint_warn(f->base, &f->items[item], offset, to, bytes);
     return result;

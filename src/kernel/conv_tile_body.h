@@ -2,23 +2,16 @@
  * numbers in bf16 that follow each other in k. With it what weaves such words. */
 
 #undef DTI_C
+#undef DTI_CONV_FMA
 #undef DTI_CONV_TILE
 #undef DTI_CONV_ENTRY
 #ifdef DTI_GEMM_PAIRS
 #define DTI_C(name) DTI_N(conv_pairs_##name)
+#define DTI_CONV_FMA DTI_N(pairs_fma) /* the product's, as below */
 #else
 #define DTI_C(name) DTI_N(conv_##name)
+#define DTI_CONV_FMA DTI_N(gemm_fma)
 #endif
-
-DTI_INLINE DTI_NF DTI_C(fma)(DTI_NF x, DTI_NF y, DTI_NF sum) {
-#ifdef DTI_GEMM_PAIRS
-    sum = (DTI_NF)_mm512_dpbf16_ps((__m512)sum, (__m512bh)(__m512i)x, (__m512bh)(__m512i)y);
-    DTI_HIDE(sum);
-    return sum;
-#else
-    return DTI_N(fma)(x, y, sum);
-#endif
-}
 
 DTI_INLINE void DTI_C(tile)(const int rows, const int vecs, float *tile, int64_t k, const float *a,
                             const int32_t *a_off, int64_t a_row, const float *b,
@@ -36,9 +29,9 @@ DTI_INLINE void DTI_C(tile)(const int rows, const int vecs, float *tile, int64_t
         DTI_UNROLL(12)
         for (int i = 0; i < rows; i++) {
             DTI_NF u = DTI_N(set1)(i < 6 ? x[i * a_row] : mid[(i - 6) * a_row]);
-            sums[i][0] = DTI_C(fma)(u, b0, sums[i][0]);
+            sums[i][0] = DTI_CONV_FMA(u, b0, sums[i][0]);
             if (vecs > 1)
-                sums[i][1] = DTI_C(fma)(u, b1, sums[i][1]);
+                sums[i][1] = DTI_CONV_FMA(u, b1, sums[i][1]);
         }
     }
     DTI_N(conv_put)(rows, vecs, tile, sums, add);

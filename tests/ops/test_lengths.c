@@ -39,7 +39,7 @@ typedef struct length_row {
     double low;   /* more in mixed precision, in roundings to bf16 of an addend or result */
 } length_row;
 
-#define LENGTH_CHAIN 0x1p-6 /* 512 additions in f32 are less than so many roundings to bf16 */
+#define LENGTH_CHAIN 0x1p-6 /* of a rounding to bf16: more than 512 additions in f32 */
 static bool length_mixed;   /* in mixed precision, of bf16 inputs */
 
 static float length_value(length_values values, int64_t i) {

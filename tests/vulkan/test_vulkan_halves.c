@@ -432,42 +432,60 @@ TEST(vulkan_programs_read_cast_cut_and_write_16_bits_as_the_cpu_does) {
     dt_ctx_destroy(ctx);
 }
 
-/* h = (1 + 2^-9, 1) is (1, 1) in bf16, and the second convolution subtracts. One that read h before
- * it was rounded gives 2^-9. */
-static bool halves_two_convolutions(dt_ctx *ctx, const char *device, float *y) {
-    static const float values[2] = {1, 0x1p-9f}, a[4] = {1, 1, 1, 0}, b[2] = {1, -1};
+/* ---- kernels without 16 bits: bilinear resampling, to twice the width */
+
+enum { HALVES_NARROW = 6, HALVES_TWICE = 2 * HALVES_NARROW, HALVES_WIDE = 2 * HALVES_TWICE };
+
+static float halves_rounded(float x, bool rounds) {
+    return rounds ? dti_f32_from_bf16(dti_bf16_from_f32(x)) : x;
+}
+
+static void halves_double(const float *x, int n, bool rounds, float *y) {
+    for (int i = 0; i < 2 * n; i++) {
+        const int at = i / 2, other = i % 2 ? at + 1 : at - 1;
+        const float next = x[other < 0 ? 0 : other >= n ? n - 1 : other];
+        y[i] = halves_rounded(0.75f * x[at] + 0.25f * next, rounds);
+    }
+}
+
+static bool halves_resize_twice(dt_ctx *ctx, const char *device, const float *x, float *y) {
     dt_graph *graph;
     dt_store *store;
     dt_program *program;
     if (dt_graph_create(ctx, &graph))
         return false;
-    const dt_tensor x = dt_input(graph, "x", DT_F32, dt_dims(2, 1, 1));
-    const dt_tensor first = dt_constant(graph, DT_F32, dt_dims(2, 2, 1, 1), a);
-    const dt_tensor second = dt_constant(graph, DT_F32, dt_dims(1, 2, 1, 1), b);
-    const dt_tensor h = dt_conv2d(x, first, (dt_tensor){0}, NULL);
-    const dt_program_desc desc = {.outputs = {dt_conv2d(h, second, (dt_tensor){0}, NULL)},
-                                  .precision = DT_PRECISION_BF16};
+    const dt_tensor in = dt_input(graph, "x", DT_F32, dt_dims(1, 1, HALVES_NARROW));
+    const dt_tensor once = dt_resize(dt_cast(in, DT_BF16), 1, HALVES_TWICE, DT_RESIZE_BILINEAR);
+    const dt_tensor twice = dt_resize(once, 1, HALVES_WIDE, DT_RESIZE_BILINEAR);
+    const dt_program_desc desc = {.outputs = {dt_cast(twice, DT_F32)}};
     const bool good = !dt_store_create(graph, &(dt_store_desc){.device = device}, &store) &&
                       !dt_program_create(store, &desc, &program) &&
-                      !dt_program_write(program, x, values, sizeof values) &&
+                      !dt_program_write(program, in, x, HALVES_NARROW * sizeof *x) &&
                       !dt_program_run(program, NULL, NULL) &&
-                      !dt_program_read(program, desc.outputs[0], y, sizeof *y);
+                      !dt_program_read(program, desc.outputs[0], y, HALVES_WIDE * sizeof *y);
     dt_graph_destroy(graph);
     return good;
 }
 
+/* What the second one reads is the first one's rounded result. */
 TEST(vulkan_kernels_without_16_bits_read_rounded_values) {
+    const float x[HALVES_NARROW] = {1, 1.0078125f, 1.0234375f, -1.0078125f, 1.9921875f, 1};
+    float once[HALVES_TWICE], exact[HALVES_WIDE], want[HALVES_WIDE], y[HALVES_WIDE];
     dt_ctx *ctx = NULL;
+    halves_double(x, HALVES_NARROW, false, once);
+    halves_double(once, HALVES_TWICE, true, exact);
+    halves_double(x, HALVES_NARROW, true, once);
+    halves_double(once, HALVES_TWICE, true, want);
+    CHECK(memcmp(exact, want, sizeof want) != 0); /* else this test cannot fail */
     REQUIRE(!dt_ctx_create(NULL, &ctx));
     for (int i = -1; i < dt_ctx_device_count(ctx); i++) {
         const dt_device_info *info = i < 0 ? NULL : dt_ctx_device(ctx, i);
-        float y = 1;
         if (info && !info->usable)
             continue;
         const char *device = info ? info->id : "cpu";
-        const bool good = halves_two_convolutions(ctx, device, &y);
-        test_check(good && y == 0, __FILE__, __LINE__, "%s: %g %s", device, (double)y,
-                   good ? "" : dt_ctx_error(ctx));
+        const bool good = halves_resize_twice(ctx, device, x, y);
+        test_check(good && !memcmp(y, want, sizeof y), __FILE__, __LINE__, "%s: %s", device,
+                   good ? "other values" : dt_ctx_error(ctx));
     }
     dt_ctx_destroy(ctx);
 }

@@ -54,7 +54,7 @@ static void dti_norm_group_tile(const dti_launch *l, uint32_t variant, uint32_t 
         spec[3] |= dti_lies_size(a->cols / 4);
 }
 
-/* Of the longest chunk, so many times, in fours where its runs are of fours. */
+/* Of the longest chunk, in fours where its runs are of fours. */
 static uint64_t dti_norm_steps(const dti_args_norm *a, uint64_t elements, uint32_t run,
                                uint32_t passes, uint32_t local) {
     const uint64_t chunk = a->chunks > 1 ? DTI_NORM_CHUNK : elements;
