@@ -166,5 +166,6 @@ struct dti_device { /* the common head of each backend's device */
     int open_count;
     bool one_thread; /* CPU: without the pool, whose threads may be in use elsewhere */
     bool fma;        /* CPU: the class of its kernels (isa_kernels.h) */
+    bool wide_conv;  /* its CONV and CONV_DX take no 16 bits */
     bool hosts; /* the application's (dt_vulkan_desc): `sync` works, and buffers can be imported */
 };

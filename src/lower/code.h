@@ -62,6 +62,7 @@ typedef struct dti_sync_point {
 typedef struct dti_limits {
     uint64_t storage_range_bytes; /* a larger operand is bound in parts */
     bool workgroups;              /* long sums are cut, to be spread over them */
+    bool wide_conv;               /* CONV and CONV_DX take no 16 bits */
     bool apart;                   /* hundreds of them run at once, and launches side by side */
 } dti_limits;
 
@@ -199,7 +200,7 @@ static dt_result dti_graph_replay(const dt_graph *g, const dt_program_desc *desc
 
 /* ---- types.c */
 /* The first launch that has them where it cannot; NULL: there is none. */
-static const dti_launch *dti_types_misfit(const dti_listing *list, bool workgroups);
+static const dti_launch *dti_types_misfit(const dti_listing *list, const dti_limits *limits);
 
 /* A code within the description's memory_bytes, if it has any. Errors, with *out NULL: as
  * dt_program_create. */

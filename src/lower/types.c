@@ -1,26 +1,30 @@
 /* The types that launches work on: each learns its operands'. One whose kernel does not take them
  * on the device is refused. */
 
+static bool dti_types_take(const dti_launch *l, int binding, const dti_limits *limits) {
+    const bool conv = l->kernel == DTI_K_CONV || l->kernel == DTI_K_CONV_DX;
+    return !dti_is_half(l->dtype[binding]) ||
+           (!(conv && limits->wide_conv) && dti_launch_takes_half(l, binding, limits->workgroups));
+}
+
 /* An unused binding repeats binding 0. */
-static int dti_types_misfit_of(const dti_launch *l, bool workgroups) {
-    for (int b = 0; b < dti_kernel_info_of(l->kernel)->bindings; b++) {
-        const bool unused = b > 0 && l->value[b] == l->value[0];
-        if (dti_is_half(l->dtype[b]) && !unused && !dti_launch_takes_half(l, b, workgroups))
+static int dti_types_misfit_of(const dti_launch *l, const dti_limits *limits) {
+    for (int b = 0; b < dti_kernel_info_of(l->kernel)->bindings; b++)
+        if ((!b || l->value[b] != l->value[0]) && !dti_types_take(l, b, limits))
             return b;
-    }
     return -1;
 }
 
-static const dti_launch *dti_types_misfit(const dti_listing *list, bool workgroups) {
+static const dti_launch *dti_types_misfit(const dti_listing *list, const dti_limits *limits) {
     for (uint32_t i = 0; i < list->launch_count; i++)
-        if (dti_types_misfit_of(&list->launches[i], workgroups) >= 0)
+        if (dti_types_misfit_of(&list->launches[i], limits) >= 0)
             return &list->launches[i];
     return NULL;
 }
 
 static dt_result dti_types_refuse(const dti_code *code, const dti_launch *l) {
     const dti_node *n = &code->work->nodes[l->node];
-    const int half = dti_types_misfit_of(l, code->limits.workgroups);
+    const int half = dti_types_misfit_of(l, &code->limits);
     return dti_code_fail(code, DT_ERROR_UNSUPPORTED,
                          "%s%s%s%s %s of %s: no kernel of this op takes 16 bits on this device; "
                          "dt_cast what it reads to f32, and its result back",
@@ -44,6 +48,6 @@ static void dti_types_set(dti_listing *list) {
 static dt_result dti_pass_types(dti_lowering *w) {
     dti_code *code = w->code;
     dti_types_set(&code->list);
-    const dti_launch *misfit = dti_types_misfit(&code->list, code->limits.workgroups);
+    const dti_launch *misfit = dti_types_misfit(&code->list, &code->limits);
     return misfit ? dti_types_refuse(code, misfit) : DT_OK;
 }

@@ -13,10 +13,8 @@ typedef struct dti_widen {
 } dti_widen;
 
 static bool dti_widen_wants(const dti_widen *x, const dti_launch *l, int binding) {
-    const bool workgroups = x->w->code->limits.workgroups;
     const bool unused = binding > 0 && l->value[binding] == l->value[0];
-    return dti_is_half(l->dtype[binding]) &&
-           !dti_launch_takes_half(l, unused ? 0 : binding, workgroups);
+    return !dti_types_take(l, unused ? 0 : binding, &x->w->code->limits);
 }
 
 static void dti_widen_copy(dti_widen *x, uint32_t from, uint32_t to) {
@@ -108,7 +106,7 @@ static void dti_widen_all(dti_widen *x, uint32_t values) {
 static dt_result dti_pass_widen(dti_lowering *w) {
     dti_listing *list = &w->code->list;
     dti_types_set(list);
-    if (!dti_types_misfit(list, w->code->limits.workgroups))
+    if (!dti_types_misfit(list, &w->code->limits))
         return DT_OK;
     dti_widen x = {.w = w, .old = list->launches, .count = list->launch_count};
     const uint32_t values = list->value_count;

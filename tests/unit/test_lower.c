@@ -347,10 +347,10 @@ TEST(launches_that_take_no_16_bits_work_on_copies_in_f32) {
     dti_code *code = c.w.code;
     const uint32_t before = code->list.launch_count;
     dti_types_set(&code->list);
-    CHECK(dti_types_misfit(&code->list, true));
+    CHECK(dti_types_misfit(&code->list, &code->limits));
     REQUIRE(lower_to(&c, "widen"));
     dti_types_set(&code->list);
-    CHECK(!dti_types_misfit(&code->list, true));
+    CHECK(!dti_types_misfit(&code->list, &code->limits));
     CHECK(code->list.launch_count > before);
     uint32_t end = c.w.weigh_launches;
     for (uint32_t s = 0; s < code->segment_count; s++) {
@@ -360,6 +360,32 @@ TEST(launches_that_take_no_16_bits_work_on_copies_in_f32) {
     CHECK(end == code->list.launch_count && end == code->list.ended);
     CHECK(lower_to(&c, NULL));
     lower_close(&c);
+}
+
+/* As on a device whose driver cannot compile them. The result is cast to f32 by a copy. */
+TEST(convolutions_work_on_copies_in_f32_where_a_device_says_so) {
+    for (int wide = 0; wide < 2; wide++) {
+        lower_case c;
+        REQUIRE(lower_open(&c, 4));
+        const float taps[2 * 3 * 9] = {1};
+        const dt_tensor x = dt_input(c.graph, "image", DT_BF16, dt_dims(3, 5, 5));
+        const dt_tensor w =
+            dt_cast(dt_constant(c.graph, DT_F32, dt_dims(2, 3, 3, 3), taps), DT_BF16);
+        const dt_tensor y = dt_conv2d(x, w, (dt_tensor){0}, NULL);
+        c.program = (dt_program_desc){.outputs = {y}, .batch = 4};
+        c.desc.limits.workgroups = true;
+        c.desc.limits.wide_conv = wide;
+        REQUIRE(lower_begin(&c) && lower_to(&c, "types"));
+        const dti_listing *list = &c.w.code->list;
+        int halves = 0, convs = 0;
+        for (uint32_t i = 0; i < list->launch_count; i++) {
+            convs += list->launches[i].kernel == DTI_K_CONV;
+            if (list->launches[i].kernel == DTI_K_CONV)
+                halves += dti_launch_is_half(&list->launches[i]);
+        }
+        CHECK(convs == 1 && halves == !wide);
+        lower_close(&c);
+    }
 }
 
 /* Of a device that runs workgroups by binding, since C may carry sums. */

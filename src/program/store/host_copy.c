@@ -185,7 +185,7 @@ static dt_result dti_revival_check(dt_store *s, const dti_device *device) {
                             "dt_store_restore",
                             p->code->label);
         if (p->code->limits.storage_range_bytes > of.storage_range_bytes ||
-            dti_types_misfit(&p->code->list, of.workgroups))
+            dti_types_misfit(&p->code->list, &of))
             return dti_fail(s->base, DT_ERROR_UNSUPPORTED,
                             "program '%s' uses features that device %s lacks: destroy it before "
                             "dt_store_restore, and create it again",
