@@ -31,6 +31,10 @@ typedef struct dt_ctx_desc {
     size_t pipeline_cache_bytes;
     bool no_vulkan; /* do not look for the Vulkan loader */
     bool no_fast;   /* use only the portable kernels, on Vulkan and the CPU */
+    /* On Linux, for CPUs with AMX: products of bf16 use it. Their bits differ from those of other
+     * CPUs, so all ranks of a job have it or none. The process asks the system for AMX's registers.
+     * Without AMX the log has a warning, and products are as without this field. */
+    bool amx;
     /* Vulkan: load the Khronos validation layer, if installed. The logger gets its messages. */
     bool validation;
     dt_kernel_check kernel_check; /* costs some milliseconds for each fast kernel */

@@ -164,8 +164,8 @@ struct dti_device { /* the common head of each backend's device */
     dti_base *base;
     dt_device_info info;
     int open_count;
-    bool one_thread; /* CPU: without the pool, whose threads may be in use elsewhere */
-    bool fma;        /* CPU: the class of its kernels (isa_kernels.h) */
-    bool wide_conv;  /* its CONV and CONV_DX take no 16 bits */
+    bool one_thread;     /* CPU: without the pool, whose threads may be in use elsewhere */
+    int isa_class;       /* CPU: that of its kernels, DTI_CLASS_... */
+    bool no_hard_halves; /* kernels with hard_halves (launch.h) take no 16 bits */
     bool hosts; /* the application's (dt_vulkan_desc): `sync` works, and buffers can be imported */
 };

@@ -6,6 +6,15 @@
 #define DTI_ISA_AVX512 2 /* F, BW, DQ, VL */
 #define DTI_ISA_AVX512_BF16 3
 #define DTI_ISA_BEST DTI_ISA_AVX512_BF16
+#define DTI_ISA_AMX 4 /* sums of bf16 have an order of their own: only where it is asked for */
+
+/* Classes of sets: those of one class have the same bits. */
+enum {
+    DTI_CLASS_PLAIN, /* without FMA */
+    DTI_CLASS_FMA,
+    DTI_CLASS_AMX, /* with FMA; of bf16 by AMX */
+    DTI_CLASSES
+};
 
 #if defined __x86_64__ && !defined DTI_NO_SIMD
 #define DTI_X86 1
@@ -22,6 +31,11 @@
 #else
 #define DTI_X86_AVX512_BF16 0
 #endif
+#if DTI_X86_AVX512_BF16 && defined __linux__ && (defined __clang__ || __GNUC__ >= 11)
+#define DTI_X86_AMX 1
+#else
+#define DTI_X86_AMX 0
+#endif
 
 #define DTI_CAT_(a, b) a##b
 #define DTI_CAT(a, b) DTI_CAT_(a, b)
@@ -36,6 +50,21 @@
 #define DTI_TARGET_END DTI_PRAGMA(GCC pop_options)
 #endif
 
+#if DTI_X86_AMX
+/* Linux gives a process the tiles' registers when it asks. */
+static bool dti_isa_has_amx(void) {
+    enum { FEATURES = 7, AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24, BOTH = AMX_BF16 | AMX_TILE };
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+    unsigned a, b, c, d;
+    return __get_cpuid_count(FEATURES, 0, &a, &b, &c, &d) && (d & BOTH) == BOTH &&
+           !syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA);
+}
+#else
+static bool dti_isa_has_amx(void) {
+    return false;
+}
+#endif
+
 /* The best set that this CPU and its system have, at most isa_max. */
 static int dti_isa_select(int isa_max) {
 #if DTI_X86
@@ -45,7 +74,7 @@ static int dti_isa_select(int isa_max) {
         __builtin_cpu_supports("avx512vl")) {
 #if DTI_X86_AVX512_BF16
         if (isa_max >= DTI_ISA_AVX512_BF16 && __builtin_cpu_supports("avx512bf16"))
-            return DTI_ISA_AVX512_BF16;
+            return isa_max >= DTI_ISA_AMX && dti_isa_has_amx() ? DTI_ISA_AMX : DTI_ISA_AVX512_BF16;
 #endif
         return DTI_ISA_AVX512;
     }

@@ -9,7 +9,11 @@
  * one chain of FMAs in which element 2i + 1 comes before element 2i. The last pair of an odd k is
  * filled up with a zero. Denormals are zero in the sums. That is what VDPBF16PS does; other sets do
  * it by FMAs. Chunks and spans are added as above, then bias and epilogue in IEEE's modes. B may be
- * f32, which is rounded to bf16 as it is packed. */
+ * f32, which is rounded to bf16 as it is packed.
+ *
+ * Class "amx", of two operands in bf16 on a processor that is asked for it: as pairs, but each 32
+ * elements of a chunk make two chains of FMAs from zero, of the even elements and of the odd ones.
+ * Their sum is added to the chunk's. That is what TDPBF16PS does by Intel's manual. */
 
 #define DTI_GEMM_KC 256 /* 256 to 512 measured alike; the shortest asks least of L1 and L2 */
 #define DTI_GEMM_PAIR_CHUNK (2 * DTI_GEMM_KC) /* as many 32-bit words: all else is the floats' */
@@ -69,6 +73,16 @@ typedef struct dti_gemm_strip {
     int to_bytes;   /* of an element */
 } dti_gemm_strip;
 
+struct dti_gemm_out;
+
+/* For gemm_body.h: what makes tiles in a set's stead, of words of pairs. */
+typedef struct dti_gemm_kernels {
+    int rows;                /* of a panel: the most */
+    void (*begin)(int rows); /* the next tiles have that many */
+    void (*tile)(int rows, int vecs, int64_t k, const float *a, int64_t a_row, int64_t a_col,
+                 const float *b, int64_t b_row, const struct dti_gemm_out *out);
+} dti_gemm_kernels;
+
 /* For gemm_body.h: a rectangle of C with its operands; bias may run along rows or columns. */
 typedef struct dti_gemm_block {
     int64_t m, n, k;
@@ -77,10 +91,11 @@ typedef struct dti_gemm_block {
     float *c;
     int64_t a_row, a_col, b_row, b_col, c_row, c_col, bias_row, bias_col;
     bool add, relu, pairs, rounds;
-    int64_t chunk;         /* 0 = DTI_GEMM_KC; floats only */
-    dti_gemm_strip *strip; /* NULL = sums go to c */
-    float *kept;           /* NULL, or dti_gemm_kept() floats: B is packed there */
-    bool is_kept;          /* by a call before, of the same m, n and k */
+    int64_t chunk;                 /* 0 = DTI_GEMM_KC; floats only */
+    dti_gemm_strip *strip;         /* NULL = sums go to c */
+    float *kept;                   /* NULL, or dti_gemm_kept() floats: B is packed there */
+    bool is_kept;                  /* by a call before, of the same m, n and k */
+    const dti_gemm_kernels *tiles; /* of pairs; NULL = the set's own tiles */
 } dti_gemm_block;
 typedef void dti_gemm_block_fn(const dti_gemm_block *block, float *scratch);
 

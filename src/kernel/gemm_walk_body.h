@@ -175,8 +175,11 @@ static void DTI_G(pack_columns)(float *dst, const DTI_G(lines) * a, const dti_ge
         const float *from = woven;
         for (int q = 0; q < panels; q++) {
             float *to = dst + q * DTI_GEMM_PANEL_A(plan->mr, plan->chunk) + p0 * plan->mr;
-            for (int p = 0; p < n; p++) /* the next p writes over words too many */
+            for (int p = 0; p < n; p++) { /* the next p writes over words too many */
                 memcpy(to + p * plan->mr, from + p * ROW, COPY * sizeof *to);
+                if (plan->mr > COPY)
+                    memcpy(to + p * plan->mr + COPY, from + p * ROW + COPY, COPY * sizeof *to);
+            }
             from += plan->rows + (q < more);
         }
     }
@@ -319,7 +322,7 @@ static dti_gemm_plan DTI_G(plan)(const dti_gemm_block *g) {
     dti_gemm_plan plan;
     DTI_G(plan_b)(g, &plan);
     const dti_gemm_cols cols = DTI_N(gemm_cols)(plan.columns);
-    plan.mr = DTI_G(rows_most)[cols.vecs - (cols.more == 0)];
+    plan.mr = g->tiles ? g->tiles->rows : DTI_G(rows_most)[cols.vecs - (cols.more == 0)];
     plan.panels = ((uint32_t)g->m + (uint32_t)plan.mr - 1) / (uint32_t)plan.mr;
     plan.rows = (int)((uint32_t)g->m / (uint32_t)plan.panels);
     plan.more = g->m - plan.rows * plan.panels;
@@ -374,6 +377,9 @@ static void DTI_G(rows)(const dti_gemm_block *g, const dti_gemm_chunk *chunk, in
         .turned = chunk->c_row == 1 && (!g->bias || (g->bias_row == 1 && g->bias_col == 0))};
     alignas(64) float tile[DTI_GEMM_TILE_ROWS * DTI_GEMM_NR];
     const float *next = a_col == 1 ? a + rows * a_row : NULL;
+    const dti_gemm_kernels *tiles = DTI_GEMM_SIZE == 4 ? NULL : g->tiles;
+    if (tiles)
+        tiles->begin(rows);
     const bool bare = out.straight && !(out.last && (g->bias || out.relu || g->mask));
     for (int64_t q = 0, j = 0; q < chunk->cols.panels; q++, j += out.cols) {
         const int64_t col = chunk->j0 + j;
@@ -391,8 +397,11 @@ static void DTI_G(rows)(const dti_gemm_block *g, const dti_gemm_chunk *chunk, in
         }
         const bool plain = bare && (whole || (DTI_LANES > 4 && !out.add));
         DTI_N(gemm_aim)(&out, plain ? NULL : tile, vecs);
-        DTI_G(tiles)
-        [rows - 1][vecs - 1](kc, a, a_row, a_col, b, packed ? vecs * DTI_LANES : g->b_row, &out);
+        const int64_t b_row = packed ? vecs * DTI_LANES : g->b_row;
+        if (tiles)
+            tiles->tile(rows, vecs, kc, a, a_row, a_col, b, b_row, &out);
+        else
+            DTI_G(tiles)[rows - 1][vecs - 1](kc, a, a_row, a_col, b, b_row, &out);
         if (!plain)
             (out.straight             ? DTI_N(gemm_edge)
              : out.turned && rows > 2 ? DTI_N(gemm_turned)

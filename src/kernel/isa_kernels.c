@@ -132,6 +132,11 @@ DTI_TARGET("avx512f,avx512bw,avx512dq,avx512vl,fma,avx512bf16")
 #undef DTI_GEMM_PAIRS
 DTI_TARGET_END
 #endif
+#if DTI_X86_AMX
+DTI_TARGET("avx512f,avx512bw,avx512dq,avx512vl,fma,avx512bf16,amx-tile,amx-bf16")
+#include "gemm_amx_body.h"
+DTI_TARGET_END
+#endif
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Woverride-init"
 DTI_KERNEL_TABLE(dti_isa_kernels_avx512, DTI_ISA_AVX512, true, "avx512", DTI_AVX512_ROWS)
@@ -139,12 +144,20 @@ DTI_KERNEL_TABLE(dti_isa_kernels_avx512, DTI_ISA_AVX512, true, "avx512", DTI_AVX
 DTI_KERNEL_TABLE(dti_isa_kernels_avx512_bf16, DTI_ISA_AVX512_BF16, true, "avx512_bf16",
                  DTI_AVX512_ROWS.gemm_pairs = DTI_N(pairs_block), .conv_pairs = &DTI_N(conv_pairs))
 #endif
+#if DTI_X86_AMX
+DTI_KERNEL_TABLE(dti_isa_kernels_amx, DTI_ISA_AMX, true, "amx",
+                 DTI_AVX512_ROWS.gemm_pairs = DTI_N(amx_block), .conv_pairs = &DTI_N(conv_pairs))
+#endif
 #pragma GCC diagnostic pop
 #undef DTI_ISA
 #undef DTI_LANES
 #endif
 
 static const dti_isa_kernels *dti_isa_kernels_x86(int isa) {
+#if DTI_X86_AMX
+    if (isa == DTI_ISA_AMX)
+        return &dti_isa_kernels_amx;
+#endif
 #if DTI_X86_AVX512_BF16
     if (isa == DTI_ISA_AVX512_BF16)
         return &dti_isa_kernels_avx512_bf16;

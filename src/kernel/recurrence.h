@@ -1,7 +1,7 @@
 /* Cells of recurrent nets, unit by unit; see src/op/families/recurrence.c for their formulas. */
 
-/* Memory that the next cell meets: `unit` bytes for each unit. Its runs are short and far apart: the CPU
- * does not foresee them, so LSTM and GRU fetch them unit by unit. */
+/* Memory that the next cell meets: `unit` bytes for each unit. Its runs are short and far apart:
+ * the CPU does not foresee them, so LSTM and GRU fetch them unit by unit. */
 typedef struct dti_cell_run {
     const char *at;
     int64_t unit;

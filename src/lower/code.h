@@ -62,7 +62,7 @@ typedef struct dti_sync_point {
 typedef struct dti_limits {
     uint64_t storage_range_bytes; /* a larger operand is bound in parts */
     bool workgroups;              /* long sums are cut, to be spread over them */
-    bool wide_conv;               /* CONV and CONV_DX take no 16 bits */
+    bool no_hard_halves;          /* kernels with hard_halves take no 16 bits */
     bool apart;                   /* hundreds of them run at once, and launches side by side */
 } dti_limits;
 

@@ -2,9 +2,9 @@
  * on the device is refused. */
 
 static bool dti_types_take(const dti_launch *l, int binding, const dti_limits *limits) {
-    const bool conv = l->kernel == DTI_K_CONV || l->kernel == DTI_K_CONV_DX;
+    const bool hard = limits->no_hard_halves && dti_kernel_info_of(l->kernel)->hard_halves;
     return !dti_is_half(l->dtype[binding]) ||
-           (!(conv && limits->wide_conv) && dti_launch_takes_half(l, binding, limits->workgroups));
+           (!hard && dti_launch_takes_half(l, binding, limits->workgroups));
 }
 
 /* An unused binding repeats binding 0. */

@@ -100,7 +100,7 @@ static void dti_code_release(dt_store *s, const dti_code *code) {
 static dti_limits dti_limits_of(const dti_device *device) {
     return (dti_limits){.storage_range_bytes = device->info.storage_range_bytes,
                         .workgroups = device->backend->workgroups,
-                        .wide_conv = device->wide_conv,
+                        .no_hard_halves = device->no_hard_halves,
                         .apart = device->info.kind != DT_DEVICE_SOFTWARE};
 }
 

@@ -145,8 +145,10 @@ static float pairs_chain(const pairs_case *t, int64_t i, int64_t j, int64_t begi
     return sum;
 }
 
+typedef float pairs_chunk_fn(const pairs_case *t, int64_t i, int64_t j, int64_t begin, int64_t end);
+
 /* The sum of element (i, j) by gemm.h's words, in the modes of its class. */
-static float pairs_sum(const pairs_case *t, int64_t i, int64_t j) {
+static float pairs_sum(const pairs_case *t, int64_t i, int64_t j, pairs_chunk_fn *chunk_of) {
     const int64_t k = t->g.k, last = DTI_MAX(k - 1, 0) / DTI_GEMM_PAIR_CHUNK * DTI_GEMM_PAIR_CHUNK;
     const dti_fp_modes modes = dti_fp_flush();
     volatile float sum = 0;
@@ -157,7 +159,7 @@ static float pairs_sum(const pairs_case *t, int64_t i, int64_t j) {
             spans = at <= DTI_GEMM_SPAN ? (double)sum : spans + (double)sum; /* -0 stays */
             sum = at == last ? (float)spans : 0;
         }
-        const float chunk = pairs_chain(t, i, j, at, DTI_MIN(k, at + DTI_GEMM_PAIR_CHUNK));
+        const float chunk = chunk_of(t, i, j, at, DTI_MIN(k, at + DTI_GEMM_PAIR_CHUNK));
         sum = at && !(begins && at != last) ? sum + chunk : chunk;
     }
     dti_fp_leave(modes);
@@ -168,12 +170,12 @@ static bool pairs_equal(float x, float y) {
     return !memcmp(&x, &y, sizeof x) || (x != x && y != y);
 }
 
-static void pairs_check_sums(const pairs_case *t, const char *set) {
+static void pairs_check_sums(const pairs_case *t, const char *set, pairs_chunk_fn *chunk_of) {
     int64_t bad = 0;
     for (int64_t i = 0; i < t->g.m; i += 3)
         for (int64_t j = (int64_t)kernel_random() % 7; j < t->g.n; j += 7)
-            bad += !pairs_equal(pairs_get(t, i * t->g.c_row + j), pairs_sum(t, i, j));
-    test_check(bad == 0, __FILE__, __LINE__, "%s, %d x %d x %d: %d sums are not the chain's", set,
+            bad += !pairs_equal(pairs_get(t, i * t->g.c_row + j), pairs_sum(t, i, j, chunk_of));
+    test_check(bad == 0, __FILE__, __LINE__, "%s, %d x %d x %d: %d sums are not its class's", set,
                (int)t->g.m, (int)t->g.n, (int)t->g.k, (int)bad);
 }
 
@@ -188,7 +190,7 @@ TEST(products_of_bf16_have_the_bits_of_one_chain_on_every_instruction_set) {
                 continue;
             pairs_run(&t, k, 1 + (round + isa) % 4);
             if (t.h.c_type == DT_F32 && !t.h.bias && !t.g.epilogue)
-                pairs_check_sums(&t, k->name);
+                pairs_check_sums(&t, k->name, pairs_chain);
             int64_t bad = 0;
             for (int64_t i = 0; i < t.c_size; i++) {
                 want[i] = k == best ? pairs_get(&t, i) : want[i];
@@ -201,6 +203,116 @@ TEST(products_of_bf16_have_the_bits_of_one_chain_on_every_instruction_set) {
         free(want);
         pairs_free(&t);
     }
+}
+
+/* ---- class "amx": tiles made by plain C, behind the walk that AMX has */
+
+#if DTI_X86_AVX512_BF16
+static float amx_tiles[8][16][16];
+static int amx_rows[8];
+
+static void amx_shapes(const uint8_t *shapes) {
+    for (int t = 0; t < 8; t++) {
+        CHECK(t == 7 || (shapes[16 + 2 * t] == 64 && shapes[48 + t] <= 16));
+        amx_rows[t] = shapes[48 + t];
+    }
+}
+
+static void amx_load(int t, const float *from, int64_t row) {
+    for (int i = 0; i < amx_rows[t]; i++)
+        memcpy(amx_tiles[t][i], from + i * row, sizeof amx_tiles[t][i]);
+}
+
+static void amx_put(int t, float *to, int64_t row) {
+    for (int i = 0; i < amx_rows[t]; i++)
+        memcpy(to + i * row, amx_tiles[t][i], sizeof amx_tiles[t][i]);
+}
+
+/* Of words x and y: the product of the elements of that place. */
+static float amx_fma(float x, float y, bool odd, float sum) {
+    const uint32_t a = dti_bits_from_f32(x), b = dti_bits_from_f32(y);
+    return fmaf(dti_f32_from_bits(odd ? a & 0xFFFF0000 : a << 16),
+                dti_f32_from_bits(odd ? b & 0xFFFF0000 : b << 16), sum);
+}
+
+static void amx_product(int c, int a, int b) {
+    for (int i = 0; i < amx_rows[c]; i++)
+        for (int j = 0; j < 16; j++) {
+            volatile float even = 0, odd = 0;
+            for (int p = 0; p < 16; p++) {
+                even = amx_fma(amx_tiles[a][i][p], amx_tiles[b][p][j], false, even);
+                odd = amx_fma(amx_tiles[a][i][p], amx_tiles[b][p][j], true, odd);
+            }
+            amx_tiles[c][i][j] += even + odd;
+        }
+}
+
+#define DTI_AMX(name) amx_test_##name
+#define DTI_TILE_WROTE(at) ((void)(at))
+#define DTI_TILE_SHAPES(shapes) amx_shapes(shapes)
+#define DTI_TILE_ZERO(t) memset(amx_tiles[t], 0, sizeof amx_tiles[t])
+#define DTI_TILE_LOAD(t, from, row) amx_load(t, from, row)
+#define DTI_TILE_STORE(t, to, row) amx_put(t, to, row)
+#define DTI_TILE_PRODUCT(c, a, b) amx_product(c, a, b)
+#define DTI_TILE_END() memset(amx_rows, 0, sizeof amx_rows)
+#define DTI_ISA(name) DTI_CAT(name, _avx512)
+#define DTI_LANES 16
+DTI_TARGET("avx512f,avx512bw,avx512dq,avx512vl,fma,avx512bf16")
+#include "src/kernel/gemm_amx_body.h"
+DTI_TARGET_END
+#undef DTI_ISA
+#undef DTI_LANES
+
+/* Of a chunk, by gemm.h's words. */
+static float amx_chunk(const pairs_case *t, int64_t i, int64_t j, int64_t begin, int64_t end) {
+    const uint16_t *a = (const uint16_t *)t->h.a + i * t->g.a_row, *b = t->b + j * t->g.b_col;
+    volatile float sum = 0;
+    for (int64_t p = begin; p < end; p += 32) {
+        volatile float two[2] = {0, 0};
+        for (int64_t q = p; q < DTI_MIN(end, p + 32); q++)
+            two[q & 1] = fmaf(dti_f32_from_bf16(a[q * t->g.a_col]),
+                              dti_f32_from_bf16(b[q * t->g.b_row]), two[q & 1]);
+        sum = sum + (two[0] + two[1]);
+    }
+    return sum;
+}
+
+TEST(products_of_bf16_by_amx_have_the_sums_of_their_class) {
+    dti_isa_kernels amx = *dti_isa_kernels_select(DTI_ISA_BEST);
+    int other = 0;
+    if (!amx.gemm_pairs)
+        SKIP("no AVX512-BF16");
+    amx.gemm_pairs = amx_test_block;
+    for (int round = 0; round < 60; round++) {
+        pairs_case t = pairs_make();
+        pairs_run(&t, &amx, 1 + round % 4);
+        if (t.h.c_type == DT_F32 && !t.h.bias && !t.g.epilogue) {
+            pairs_check_sums(&t, "amx", amx_chunk);
+            other += !pairs_equal(pairs_get(&t, 0), pairs_sum(&t, 0, 0, pairs_chain));
+        }
+        pairs_free(&t);
+    }
+    CHECK(other > 0); /* it is another class */
+}
+#endif
+
+static void amx_log(void *user, dt_log_level level, const char *message) {
+    *(int *)user += level == DT_LOG_WARNING && strstr(message, "dt_ctx_desc.amx") != NULL;
+}
+
+TEST(a_context_that_asks_for_amx_has_it_or_a_warning) {
+    int warnings = 0;
+    dt_ctx *ctx = NULL;
+    dt_graph *graph = NULL;
+    dt_store *store = NULL;
+    const dt_ctx_desc desc = {.no_vulkan = true, .amx = true, .logger = {amx_log, &warnings}};
+    REQUIRE(!dt_ctx_create(&desc, &ctx) && !dt_graph_create(ctx, &graph));
+    dt_nn_linear(dt_input(graph, "x", DT_F32, dt_dims(3)), "layer", 2);
+    REQUIRE(!dt_store_create(graph, &(dt_store_desc){.device = "cpu"}, &store));
+    const bool has = dti_isa_select(DTI_ISA_AMX) == DTI_ISA_AMX;
+    CHECK(warnings == !has);
+    CHECK((store->device->isa_class == DTI_CLASS_AMX) == has);
+    dt_ctx_destroy(ctx);
 }
 
 /* ---- an infinity is met by its own windows alone */

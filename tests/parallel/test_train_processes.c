@@ -413,7 +413,7 @@ static void differ_rank(rank *r) {
 /* Rank 1 alone has kernels without FMA. */
 static void class_rank(rank *r) {
     static const char *const says =
-        "the CPU of rank 0 has kernels with FMA, that of rank 1 without, and they round";
+        "the CPU of rank 0 has kernels with FMA, that of rank 1 without FMA, and they round";
     for (int way = 0; way < 5; way++) { /* plain, ZeRO-3, a pipeline, local steps, both without */
         train_model m;
         dt_trainer *t = NULL;

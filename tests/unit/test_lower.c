@@ -374,7 +374,7 @@ TEST(convolutions_work_on_copies_in_f32_where_a_device_says_so) {
         const dt_tensor y = dt_conv2d(x, w, (dt_tensor){0}, NULL);
         c.program = (dt_program_desc){.outputs = {y}, .batch = 4};
         c.desc.limits.workgroups = true;
-        c.desc.limits.wide_conv = wide;
+        c.desc.limits.no_hard_halves = wide;
         REQUIRE(lower_begin(&c) && lower_to(&c, "types"));
         const dti_listing *list = &c.w.code->list;
         int halves = 0, convs = 0;

@@ -198,10 +198,10 @@ static void halves_check(const vulkan_call *call, float *const f32[]) {
     }
 }
 
-/* Programs do not ask for it where convolutions take no 16 bits. */
+/* Not what programs do not ask for there. */
 static bool halves_compares(const vulkan_rig *rig, const dti_launch *l) {
-    const bool conv = l->kernel == DTI_K_CONV || l->kernel == DTI_K_CONV_DX;
-    return dti_kernel_info_of(l->kernel)->grid_halves && !(conv && rig->device->wide_conv) &&
+    const dti_kernel_info *info = dti_kernel_info_of(l->kernel);
+    return info->grid_halves && !(info->hard_halves && rig->device->no_hard_halves) &&
            (vulkan_is_quick(rig) || test_takes((long)l->items, 16, 16));
 }
 

@@ -335,7 +335,9 @@ static dt_result dti_cpu_open(dti_base *base, int isa_max, dti_device **out) {
     d->head.backend = &dti_cpu_backend;
     d->head.base = base;
     d->kernels = dti_isa_kernels_select(isa_max);
-    d->head.fma = d->kernels->fma;
+    d->head.isa_class = d->kernels->isa == DTI_ISA_AMX ? DTI_CLASS_AMX
+                        : d->kernels->fma              ? DTI_CLASS_FMA
+                                                       : DTI_CLASS_PLAIN;
     dti_cpu_info(base, isa_max, &d->head.info);
     *out = &d->head;
     return DT_OK;
@@ -346,7 +348,7 @@ static const dti_isa_kernels *dti_cpu_kernels(const dti_device *device) {
 }
 
 static int dti_cpu_isa_of(const dt_ctx_desc *desc) {
-    return desc->no_fast ? DTI_ISA_PORTABLE : DTI_ISA_BEST;
+    return desc->no_fast ? DTI_ISA_PORTABLE : desc->amx ? DTI_ISA_AMX : DTI_ISA_BEST;
 }
 
 static dt_result dti_cpu_driver_list(dti_base *base, const dt_ctx_desc *desc, void **instance,
@@ -359,7 +361,13 @@ static dt_result dti_cpu_driver_list(dti_base *base, const dt_ctx_desc *desc, vo
 
 static dt_result dti_cpu_driver_open(dti_base *base, const dt_ctx_desc *desc, void *instance,
                                      int index, dti_device **out) {
-    return dti_cpu_open(base, dti_cpu_isa_of(desc), out);
+    DTI_TRY(dti_cpu_open(base, dti_cpu_isa_of(desc), out));
+    if (desc->amx && (*out)->isa_class != DTI_CLASS_AMX)
+        dti_log(base, DT_LOG_WARNING,
+                "dt_ctx_desc.amx: no kernels with AMX (this CPU, its system or this build has "
+                "none, or .no_fast is set); they are %s",
+                dti_cpu_kernels(*out)->name);
+    return DT_OK;
 }
 
 static const dti_driver dti_cpu_driver = {

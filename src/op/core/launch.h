@@ -172,8 +172,9 @@ typedef struct dti_kernel_info {
      * 64-byte aligned, scratch_bytes() long. */
     void (*run)(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch);
     /* Which operands may be 16-bit floats: on the CPU; on a device that runs workgroups
-     * (dti_launch_takes_half), where NULL is none. */
-    bool halves;
+     * (dti_launch_takes_half), where NULL is none. hard: a device's compiler may not make those
+     * (dti_limits.no_hard_halves). */
+    bool halves, hard_halves;
     bool (*grid_halves)(const dti_launch *launch, int binding);
     /* Which elements of binding b items have, of a kernel that is given floats in their place
      * (stage.c). NULL: it takes 16 bits itself, of any binding. */

@@ -385,7 +385,7 @@ static bool dti_conv_grid_halves(const dti_launch *l, int binding) {
     DTI_CONV_ROW, .run = dti_cpu_conv, .outer = dti_cpu_items_conv,                                \
                   .grain_of = dti_cpu_grain_conv, .scratch_bytes = dti_cpu_scratch_conv,           \
                   .takes = dti_conv_takes, .put_operand = dti_conv_put_operand,                    \
-                  .effort = dti_conv_image_effort
+                  .effort = dti_conv_image_effort, .hard_halves = true
 
 /* (x, w, y, bias); spec0: 1 = bias; spec1 */
 DTI_KERNEL(CONV, conv, "rrwr", ITEM, DTI_CONV_IMAGE_ROW, .rounds = dti_conv_rounds,

@@ -76,28 +76,37 @@ static dt_result dti_agree_text(dti_parallel *par, const char *text, size_t size
 
 /* ---- one class of arithmetic */
 
-/* Notes a device of this rank in classes[FMA or not]: the lower a rank, the larger the number. */
-static void dti_agree_device(const dti_parallel *par, const dt_store *s, int32_t classes[2]) {
+/* Notes a device of this rank with its class: the lower a rank, the larger the number. */
+static void dti_agree_device(const dti_parallel *par, const dt_store *s,
+                             int32_t classes[DTI_CLASSES]) {
     if (s->device->info.kind == DT_DEVICE_CPU)
-        classes[s->device->fma] = (int32_t)(par->mesh.world - par->mesh.rank);
+        classes[s->device->isa_class] = (int32_t)(par->mesh.world - par->mesh.rank);
 }
 
 static dt_result dti_agree_class(dti_parallel *par) {
     const uint32_t world = par->mesh.world;
     const dti_pipe *pipe = dti_pipe_of(par);
-    int32_t classes[2] = {0, 0};
+    static const char *const kernels[DTI_CLASSES] = {"without FMA", "with FMA",
+                                                     "with AMX (dt_ctx_desc.amx)"};
+    int32_t classes[DTI_CLASSES] = {0};
     for (uint32_t i = 0; i < par->job.local && !pipe; i++)
         dti_agree_device(par, par->replicas[i].store, classes);
     for (const dti_pipe_chunk *c = NULL; pipe && (c = dti_pipe_next(pipe, c)) != NULL;)
         dti_agree_device(par, c->store, classes);
-    DTI_TRY(dti_ranks_reduce(par, par->desc.comm, classes, 2, DT_I32, DT_COMM_MAX));
-    if (!classes[0] || !classes[1])
+    DTI_TRY(dti_ranks_reduce(par, par->desc.comm, classes, DTI_CLASSES, DT_I32, DT_COMM_MAX));
+    int first = DTI_CLASSES - 1, other;
+    while (first > 0 && !classes[first])
+        first--;
+    for (other = first - 1; other >= 0 && !classes[other];)
+        other--;
+    if (other < 0)
         return DT_OK;
     return dti_fail(par->base, DT_ERROR_INVALID,
-                    "the CPU of rank %u has kernels with FMA, that of rank %u without, and they "
-                    "round differently; use processors of one class, or dt_ctx_desc.no_fast on all "
-                    "ranks",
-                    world - (uint32_t)classes[1], world - (uint32_t)classes[0]);
+                    "the CPU of rank %u has kernels %s, that of rank %u %s, and they round "
+                    "differently; use processors of one class with the same dt_ctx_desc.amx, or "
+                    "dt_ctx_desc.no_fast on all ranks",
+                    world - (uint32_t)classes[first], kernels[first],
+                    world - (uint32_t)classes[other], kernels[other]);
 }
 
 /* ---- one state */

@@ -380,7 +380,7 @@ static void dti_vk_device_measure(dti_vk_device *device) {
     memcpy(device->identity.uuid, all.properties.pipelineCacheUUID, 16);
     device->unified = dti_vk_is_unified(device);
     device->direct = dti_vk_is_direct(device);
-    device->head.wide_conv = device->identity.vendor_id == DTI_VK_SWIFTSHADER;
+    device->head.no_hard_halves = device->identity.vendor_id == DTI_VK_SWIFTSHADER;
     device->software = device->unified && device->head.info.kind == DT_DEVICE_SOFTWARE;
 }
 

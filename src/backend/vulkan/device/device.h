@@ -88,8 +88,8 @@ typedef enum dti_vk_verdict {
     DTI_VK_VERDICTS
 } dti_vk_verdict;
 
-/* Its vendor. Its compiler repeats itself without end, and takes all memory, over CONV and CONV_DX in
- * 16 bits (Chromium 156). */
+/* SwiftShader's vendor. Its compiler repeats itself without end over CONV and CONV_DX in 16 bits,
+ * and takes all memory (Chromium 156). */
 #define DTI_VK_SWIFTSHADER 0x1ae0
 
 /* Who made a pipeline cache: a blob of anyone else is useless, and trusted by some drivers. */
