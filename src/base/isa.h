@@ -50,18 +50,24 @@ enum {
 #define DTI_TARGET_END DTI_PRAGMA(GCC pop_options)
 #endif
 
-#if DTI_X86_AMX
-/* Linux gives a process the tiles' registers when it asks. */
-static bool dti_isa_has_amx(void) {
-    enum { FEATURES = 7, AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24, BOTH = AMX_BF16 | AMX_TILE };
-    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
-    unsigned a, b, c, d;
-    return __get_cpuid_count(FEATURES, 0, &a, &b, &c, &d) && (d & BOTH) == BOTH &&
-           !syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA);
+#if DTI_X86
+/* CPUID's leaf 7: features that not every compiler's __builtin_cpu_supports knows. In a virtual
+ * machine it takes microseconds. */
+static void dti_isa_features(uint32_t *b, uint32_t *d) {
+    uint32_t a = 0, c = 0;
+    __asm__ volatile("cpuid" : "+a"(a), "=b"(*b), "+c"(c), "=d"(*d));
+    const bool leaf = a >= 7;
+    a = 7, c = 0;
+    __asm__ volatile("cpuid" : "+a"(a), "=b"(*b), "+c"(c), "=d"(*d));
+    *b = leaf ? *b : 0;
+    *d = leaf ? *d : 0;
 }
-#else
+
 static bool dti_isa_has_amx(void) {
-    return false;
+    enum { AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24, BOTH = AMX_BF16 | AMX_TILE };
+    uint32_t b, d;
+    dti_isa_features(&b, &d);
+    return DTI_X86_AMX && (d & BOTH) == BOTH && dti_cpu_tiles();
 }
 #endif
 

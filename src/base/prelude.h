@@ -40,7 +40,6 @@
 #include <time.h>
 #include "system/headers.h"
 #if defined __x86_64__ || defined __i386__
-#include <cpuid.h>
 #include <immintrin.h>
 #elif defined __ARM_NEON
 #include <arm_neon.h>

@@ -117,19 +117,15 @@ dti_sha256_x86(uint32_t h[8], const uint8_t *at, size_t blocks) {
     _mm_storeu_si128(state + 1, _mm_alignr_epi8(dchg, feba, 8));
 }
 
-/* CPUID leaf 7, EBX bit 29, which not every compiler's __builtin_cpu_supports knows. It is asked
- * once, for a virtual machine takes microseconds to answer. */
+/* It is asked once. */
 static bool dti_sha256_has_x86(void) {
     static _Atomic int known; /* 0: not yet; 1: no; 2: yes. Threads can only write the same */
     int has = atomic_load_explicit(&known, memory_order_relaxed);
     if (!has) {
-        uint32_t a = 0, b, c = 0, d;
-        __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
-        bool leaf = a >= 7;
-        a = 7, c = 0;
-        __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+        uint32_t b, d;
+        dti_isa_features(&b, &d);
         __builtin_cpu_init();
-        has = leaf && b >> 29 & 1 && __builtin_cpu_supports("sse4.1") ? 2 : 1;
+        has = b >> 29 & 1 && __builtin_cpu_supports("sse4.1") ? 2 : 1;
         atomic_store_explicit(&known, has, memory_order_relaxed);
     }
     return has == 2;

@@ -28,7 +28,18 @@ static bool dti_cpu_set_get(dti_cpu_set *set) {
 static void dti_cpu_set_put(int thread, const dti_cpu_set *set) {
     (void)syscall(SYS_sched_setaffinity, (long)thread, sizeof *set, set);
 }
+
+/* Whether the process has AMX's registers: Linux gives them when it is asked. */
+static bool dti_cpu_tiles(void) {
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+#ifdef SYS_arch_prctl
+    return !syscall(SYS_arch_prctl, (long)ARCH_REQ_XCOMP_PERM, (long)XFEATURE_XTILEDATA);
 #else
+    return false;
+#endif
+}
+#else
+DTI_ABSENT(bool, dti_cpu_tiles, (void), false);
 DTI_ABSENT(int, dti_cpu_now, (void), -1);
 DTI_ABSENT(int, dti_thread_id, (void), 0);
 
