@@ -378,6 +378,7 @@ DTI_OPTIMIZE_SPEED
 #include "data/loader/augment.c"
 DTI_OPTIMIZE_END
 #include "data/loader/loader_row.c"
+#include "data/loader/shuffle_buffer.c"
 #include "data/loader/loader.c"
 #undef DTI_OPTIONAL
 #define DTI_OPTIONAL(X) X(READERS)

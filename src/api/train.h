@@ -11,10 +11,11 @@ typedef struct dt_trainer dt_trainer;
 
 /* The values of one input, for all samples of a dataset. */
 typedef struct dt_column {
-    dt_tensor input;  /* an input with a sample axis; for shared ones see dt_trainer_set_input */
-    const void *data; /* the values, sample after sample; NULL: dt_dataset.sample provides them */
-    /* Of data: the input's; for an f32 or i32 input also U8. 0 is DT_F32, also for labels: an i32
-     * input needs DT_I32 or DT_U8 here. */
+    dt_tensor input; /* an input with a sample axis; for shared ones see dt_trainer_set_input */
+    /* The values, sample after sample. NULL: dt_dataset.sample provides them, or .stream. */
+    const void *data;
+    /* Of data, or of a stream: the input's; for an f32 or i32 input also U8. 0 is DT_F32, also for
+     * labels: an i32 input needs DT_I32 or DT_U8 here. */
     dt_dtype dtype;
     float scale, offset; /* U8 to f32: value * scale + offset; scale 0 = 1, DT_ZERO = 0 */
     /* data has one class number for each sample, U8 or I32. The f32 input [classes] gets 1 at that
@@ -27,13 +28,64 @@ typedef struct dt_column {
 typedef struct dt_sample {
     uint64_t seed;        /* the trainer's */
     uint64_t epoch, step; /* of the step that wants it; epochs from 0, steps of training from 1 */
-    uint64_t row;         /* of the data (dt_dataset.indices) */
+    uint64_t row;         /* of the data (dt_dataset.indices), or of the stream */
     uint64_t position;    /* in the batch of the whole job */
     /* Room for an error's text: error_bytes with the closing 0, empty at first. The text becomes
      * part of the step's error. */
     char *error;
     size_t error_bytes;
 } dt_sample;
+
+/* One sample of a stream, which dt_stream_desc.next fills in. */
+typedef struct dt_stream_sample {
+    uint64_t row; /* its number in the stream, from 0 */
+    /* By column: room for the sample, in the column's .dtype, [shape of its input]; of a .one_hot
+     * column one class number. */
+    void *const *values;
+    /* By column: the bytes of that room. Set it to the bytes that came, if they differ, and write
+     * no more than the room. Another number than the room is FORMAT. */
+    size_t *bytes;
+    bool end; /* set it, and return DT_OK, if the stream has no further sample */
+    /* as in dt_sample */
+    char *error;
+    size_t error_bytes;
+} dt_stream_sample;
+
+/* A stream of samples, without a length and read once: a socket, a simulator, a log that grows
+ * (PyTorch's IterableDataset).
+ *
+ * Order: blocks of .shuffle samples of the stream are each put in the order of dt_shuffle(order,
+ * .shuffle, seed of the trainer, number of the block). A step takes the next .batch samples of that
+ * order. Only the last block of a stream that ends is smaller.
+ *
+ * Ranks: each reads the whole stream, and all streams give the same samples. So the results do not
+ * depend on the number of replicas and ranks.
+ *
+ * Resume: a checkpoint has the position. With .seek the stream continues at the beginning of its
+ * block. Without it the samples before that position are read again and dropped, so the new stream
+ * begins at sample 0. A stream without a past gives .seek and returns DT_OK: it continues with new
+ * samples.
+ *
+ * Errors of a step, which start with .name, and after which the step is not made: IO (the stream
+ * ended, and the samples that are left do not fill the step's batch), TIMEOUT (.stall_ms), FORMAT
+ * (.bytes), INVALID (no .seek, and an earlier position is loaded), and what .next or .seek
+ * returned. The next step tries again; an end is final.
+ *
+ * Memory: .shuffle + 4 * .batch samples, and about 20 bytes for each of them.
+ *
+ * Threads: .next and .seek are called on a thread of the trainer, one call at a time, also between
+ * steps. dt_trainer_destroy waits for a call that has begun. */
+typedef struct dt_stream_desc {
+    const char *name; /* for errors; NULL = "stream" */
+    /* Fills in the next sample. Required. If none has come within about 100 ms, return
+     * DT_ERROR_TIMEOUT. It is called again at once, for the same sample. */
+    dt_result (*next)(void *user, dt_stream_sample *sample);
+    /* Makes sample `row` the next one. Also called before the first sample. NULL = not possible. */
+    dt_result (*seek)(void *user, uint64_t row);
+    void *user;       /* passed to both */
+    uint32_t shuffle; /* samples of the shuffle buffer, at most 2^30; 0 or 1 = do not shuffle */
+    int stall_ms;     /* the longest that a step waits for one sample; 0 = 30000 */
+} dt_stream_desc;
 
 /* Samples to train on or to evaluate. What it points to must outlive its use, unchanged: a trainer
  * prefetches batches, between calls too.
@@ -44,7 +96,8 @@ typedef struct dt_sample {
  *
  * Threads: .sample is called on .threads threads of the trainer at once, for different samples. */
 typedef struct dt_dataset {
-    uint64_t rows;                     /* the number of samples */
+    /* The number of samples. With .stream: samples of an epoch; 0 = an epoch without an end. */
+    uint64_t rows;
     dt_column columns[DT_MAX_COLUMNS]; /* one for each input, up to the first without .input */
     /* See above; NULL = columns only. */
     dt_result (*sample)(void *user, const dt_sample *sample, void *const *values);
@@ -61,6 +114,9 @@ typedef struct dt_dataset {
      * batches of an epoch are sorted, and batches are shuffled. Not with .weights. */
     const uint32_t *lengths;
     const dt_augment_desc *augment; /* NULL = none */
+    /* NULL, or where all columns' values come from: see above. Only to train on, and not with
+     * .indices, .weights, .lengths, and partners of .augment. .sample may change its samples. */
+    const dt_stream_desc *stream;
 } dt_dataset;
 
 /* The last batch of an epoch, if there are too few samples to fill it. */
@@ -272,7 +328,7 @@ typedef struct dt_trainer_desc {
      * .limits.in_flight 1; 2 is INVALID. */
     bool skip_empty;
     uint64_t seed;            /* of initial values, order of samples and dropout */
-    bool no_shuffle;          /* take the rows in order in every epoch */
+    bool no_shuffle;          /* take the rows, or a stream's samples, in order in every epoch */
     dt_dtype parameter_dtype; /* as dt_store_desc.parameter_dtype; 0 = DT_F32 */
 
     /* Names as in dt_store_desc.device, separated by commas; NULL = "auto". "cpu:2" is two CPU
@@ -485,7 +541,7 @@ typedef struct dt_trainer_info {
     int replica_batch;       /* samples of this process's first replica in a full batch */
     int micro_batch;         /* samples of one of its micro-batches */
     int micro_batches;       /* number of micro-batches */
-    uint64_t epoch_steps;    /* steps of an epoch */
+    uint64_t epoch_steps;    /* steps of an epoch; of a stream without .rows above 2^30 */
     uint64_t step, epoch;    /* steps committed; epoch of the next sample, from 0 */
     uint64_t round;          /* DT_TRAIN_LOCAL: rounds that have ended */
     int round_steps;         /* DT_TRAIN_LOCAL: steps made in the current round */

@@ -94,6 +94,12 @@ static dt_result dti_fit_check(dt_trainer *t, const dt_fit_desc *d) {
     if (d->validation_steps && d->validation_epochs)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "fit: .validation_steps and .validation_epochs are both set; give one");
+    if (dti_dataset_endless(&t->desc.data) &&
+        (!d->steps || d->epochs || (d->validation && !d->validation_steps)))
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "fit: an epoch of a stream has no end: give .steps, not .epochs, and "
+                        ".validation_steps with .validation; or .data.rows, the samples of an "
+                        "epoch");
     const dt_result result = dti_fit_check_watch(t, &d->watch);
     return result || !d->validation ? result : dti_fit_check_validation(t, d);
 }

@@ -55,6 +55,10 @@ static dt_result dti_lr_check(const dti_lr_find *f) {
         return dti_fail(base, DT_ERROR_UNSUPPORTED,
                         "dt_lr_find: the trainer has .mode DT_TRAIN_LOCAL, where a rate shows only "
                         "at rounds' ends; use a trainer of DT_TRAIN_SYNCHRONOUS");
+    const dt_stream_desc *stream = f->t->desc.data.stream;
+    if (stream && !stream->seek)
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "dt_lr_find: it goes back afterwards, and .data.stream has no .seek");
     const dt_result result = dti_worker_has_no(f->t, "rates to try");
     return result ? result : dti_lr_check_file(f);
 }

@@ -242,11 +242,10 @@ static void dti_rate_check_epochs(const dt_schedule *s, int phase, dti_text *pro
     if (s->epochs == 0.0 ||
         !dti_rate_has(problems, phase, "epochs", s->epochs, 0.0, (double)INFINITY))
         return;
-    dti_text_add(
-        problems, "\n- optimizer: .schedule[%d] has .epochs%s", phase,
-        s->steps
-            ? " and .steps; give one"
-            : ", which only a trainer can convert; give .steps here (dt_trainer_info.epoch_steps)");
+    dti_text_add(problems, "\n- optimizer: .schedule[%d] has .epochs%s", phase,
+                 s->steps ? " and .steps; give one"
+                          : ", which only a trainer can convert; give .steps here "
+                            "(dt_trainer_info.epoch_steps; a stream needs .data.rows)");
 }
 
 /* goes_on: another phase is behind it. */

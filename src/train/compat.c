@@ -62,6 +62,8 @@ static uint64_t dti_features_asked(const dt_graph *graph, const dt_trainer_desc 
         asked |= DTI_ASKS(STATE) | (d->optim->state_dtype == DT_STATE_8BIT ? DTI_ASKS(STATE8) : 0);
     if (dti_optim_is_whole(dti_optim_row_of(kind)))
         asked |= DTI_ASKS(WHOLE);
+    if (d->data.stream)
+        asked |= DTI_ASKS(STREAM);
     if (dti_features_sync(graph))
         asked |= DTI_ASKS(SYNC);
     return asked;

@@ -50,6 +50,7 @@
     X(EVERY_STEPS, checkpoint.every_steps, 1, DTI_FEATURE_OPEN, "")                                \
     X(BACKGROUND, checkpoint.background, 1, 1, "")                                                 \
     X(HALF, parameter_dtype, DT_BF16, DT_BF16, "DT_BF16")                                          \
+    X(STREAM, data, DTI_FEATURE_CODE, DTI_FEATURE_CODE, ".data.stream")                            \
     X(STATE, optim, DTI_FEATURE_CODE, DTI_FEATURE_CODE, ".optim->state_dtype")                     \
     X(STATE8, optim, DTI_FEATURE_CODE, DTI_FEATURE_CODE, ".optim->state_dtype = DT_STATE_8BIT")
 
@@ -137,6 +138,8 @@ typedef struct dti_rule {
       "leave one out")                                                                             \
     X(WITHOUT, U, DTI_ASKS(SYNC), DTI_ASKS(WORKER) | DTI_ASKS(SERVES),                             \
       "workers compute batch slices one by one; leave .sync out")                                  \
+    X(WITHOUT, U, DTI_ASKS(STREAM), DTI_ASKS(WORKER) | DTI_ASKS(SERVES),                           \
+      "workers take batches in any order")                                                         \
     X(WITHOUT, U, DTI_ASKS(HALF) | DTI_ASKS(STATE),                                                \
       DTI_ASKS(PIPELINE) | DTI_ASKS_TENSOR | DTI_ASKS(ZERO23) | DTI_ASKS(LOCAL) |                  \
           DTI_ASKS(WORKER) | DTI_ASKS(SERVES),                                                     \

@@ -55,6 +55,8 @@ static void dti_describe_samples(const dt_dataset *d, dti_text *text) {
             dti_text_add(text, "samples %s: %016llx\n", all[i].name,
                          (unsigned long long)dti_hash64(DTI_HASH_START, all[i].values, bytes));
     }
+    if (d->stream)
+        dti_text_add(text, ".data.stream->shuffle %u\n", d->stream->shuffle);
     if (DTI_HAS_AUGMENT && d->augment)
         dti_fields_describe(text, ".data.augment->", &dti_augment_fields, d->augment, true);
 }

@@ -139,6 +139,10 @@ static dt_result dti_evaluation_open(dt_trainer *t, const dt_dataset *data, uint
                                .user = t,
                                .share_max = batch};
     dt_result result = DT_OK;
+    if (data->stream)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "the set is a stream (dt_dataset.stream), which is only to train on; give "
+                        "one with .rows and .columns[].data, or .sample");
     for (uint32_t c = 0; c < DT_MAX_COLUMNS && dti_is_set(data->columns[c].input) && !result; c++)
         result = dti_trainer_column(t, data->columns[c].input, c);
     return result ? result : dti_loader_create(t->base, &d, out);
@@ -150,7 +154,7 @@ static dt_result dti_evaluation_loop(dt_trainer *t, const dt_dataset *data, uint
     dti_loader *loader = NULL;
     v->said[0] = 0;
     if (t->loader)
-        dti_loader_wait(t->loader); /* .sample is called by one thread at a time */
+        dti_loader_rest(t->loader); /* .sample is called by one thread at a time */
     dt_result result = dti_shared_written(t);
     if (!result)
         result = dti_evaluation_open(t, data, batch, true, &loader);

@@ -108,6 +108,8 @@ static dt_result dti_trainer_columns(const dt_trainer *t) {
     return result ? result : dti_trainer_inputs(t, &t->desc.data, ".data");
 }
 
+_Static_assert(DTI_STREAM_KEPT > DTI_STEP_SLOTS_MAX, "steps in flight are made again");
+
 static dt_result dti_trainer_loader(dt_trainer *t) {
     dti_loader_desc d = {
         .data = &t->desc.data,

@@ -96,6 +96,8 @@ static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
     p->parameter_dtype = d->parameter_dtype;
     p->batch = (uint32_t)DTI_MAX(d->batch, 1);
     p->parts = (uint32_t)DTI_MAX(d->accumulate, 1);
+    if (d->data.stream && !d->data.rows)
+        d->data.rows = DTI_STREAM_ENDLESS * 2 / p->batch * p->batch;
     p->tail = d->tail == DT_TAIL_KEEP ? (uint32_t)(d->data.rows % p->batch) : 0;
     p->parallel = d->parallel;
     p->worker = d->mode == DT_TRAIN_SERVER;
@@ -113,7 +115,8 @@ static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
     if (d->mode == DT_TRAIN_LOCAL)
         p->round = dti_round_resolve(&d->local, &d->parallel);
     const uint64_t rest = d->data.rows % p->batch && d->tail != DT_TAIL_DROP;
-    dti_rate_in_steps(&p->optim, DTI_MAX(d->data.rows / p->batch + rest, 1u));
+    if (!dti_dataset_endless(&d->data))
+        dti_rate_in_steps(&p->optim, DTI_MAX(d->data.rows / p->batch + rest, 1u));
     t->optim = dti_optim_resolved(&p->optim);
     dti_plateau_reset(t);
     p->data = &t->desc.data;

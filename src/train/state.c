@@ -57,6 +57,11 @@ static uint64_t dti_state_kind(uint64_t kind) {
     return kind == DT_OPTIM_DEFAULT ? DTI_OPTIM_STANDARD : kind;
 }
 
+static uint64_t dti_state_shuffled(const dt_trainer_desc *d) {
+    const uint32_t buffer = d->data.stream && !d->no_shuffle ? d->data.stream->shuffle : 0;
+    return d->data.stream ? 2 + (uint64_t)DTI_MAX(buffer, 1u) : !d->no_shuffle;
+}
+
 static void dti_state_words(const dt_trainer *t, uint64_t *w) {
     const dti_parallel *par = &t->par;
     w[DTI_STATE_VERSION] = dti_state_version(t);
@@ -72,7 +77,7 @@ static void dti_state_words(const dt_trainer *t, uint64_t *w) {
     w[DTI_STATE_OPTIM] = dti_state_kind((uint64_t)par->desc.optim.kind);
     w[DTI_STATE_MOMENTS] =
         dti_state_moments(par->replicas[0].store) + (par->desc.optim.average.kind ? 256u : 0u);
-    w[DTI_STATE_SHUFFLED] = !t->desc.no_shuffle;
+    w[DTI_STATE_SHUFFLED] = dti_state_shuffled(&t->desc);
     memcpy(&w[DTI_STATE_BEST], &t->plateau.best, 8);
     memcpy(&w[DTI_STATE_SCALE], &t->plateau.scale, 8);
     w[DTI_STATE_BAD] = t->plateau.bad;
@@ -245,7 +250,7 @@ static dt_result dti_state_check_words(dt_trainer *t, const char *path, uint64_t
                 {DTI_STATE_PARTS, ".accumulate"},
                 {DTI_STATE_TAIL, ".tail"},
                 {DTI_STATE_MOMENTS, "number of moments (256 more: one is an average)"},
-                {DTI_STATE_SHUFFLED, "shuffling (not .no_shuffle)"}};
+                {DTI_STATE_SHUFFLED, "shuffling (not .no_shuffle; of a stream 2 + .shuffle)"}};
     dti_state_words(t, here);
     w[DTI_STATE_OPTIM] = dti_state_kind(w[DTI_STATE_OPTIM]);
     if (w[DTI_STATE_OPTIM] != here[DTI_STATE_OPTIM])

@@ -153,6 +153,10 @@ DTI_PUBLIC_REPORT(dt_trainer_step, (dt_trainer * t, dt_train_report *report), t,
 DTI_PUBLIC_REPORT(dt_trainer_epoch, (dt_trainer * t, dt_train_report *report), t,
                   DTI_OF(dt_trainer) | DTI_WITH | DTI_UNUSED, (t, report)) {
     dt_train_report local, *r = report ? report : &local;
+    if (dti_dataset_endless(&t->desc.data))
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "an epoch of a stream has no end: give .data.rows, the samples of an "
+                        "epoch, or make steps (dt_trainer_step)");
     const dt_result before = dti_report_open(t, r);
     dt_result kept = DT_OK, result = DT_OK;
     bool used = true;

@@ -243,8 +243,13 @@ DTI_PUBLIC_OUT(dt_trainer_create, (dt_graph * graph, const dt_trainer_desc *desc
 }
 
 static bool dti_trainer_uses(const dt_trainer *t, const void *object) {
-    const void *const parts[] = {t, t->graph, t->graph->ctx, t->par.replicas[0].store,
-                                 t->desc.data.user};
+    const dt_stream_desc *stream = t->desc.data.stream;
+    const void *const parts[] = {t,
+                                 t->graph,
+                                 t->graph->ctx,
+                                 t->par.replicas[0].store,
+                                 t->desc.data.user,
+                                 stream ? stream->user : NULL};
     bool uses = false;
     for (size_t i = 0; i < DTI_COUNT(parts); i++)
         uses = uses || parts[i] == object;

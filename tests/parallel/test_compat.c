@@ -40,6 +40,13 @@ static void compat_ask_pointer(compat_job *j, dti_feature feature) {
     d->server.security = feature == DTI_FEATURE_SECURITY ? &compat_security : d->server.security;
 }
 
+static dt_result compat_next(void *user, dt_stream_sample *s) {
+    (void)user;
+    s->end = true;
+    return DT_OK;
+}
+static const dt_stream_desc compat_stream = {.next = compat_next};
+
 /* Features that code looks at. */
 static void compat_ask_code(compat_job *j, dti_feature feature) {
     j->sync = j->sync || feature == DTI_FEATURE_SYNC;
@@ -52,6 +59,10 @@ static void compat_ask_code(compat_job *j, dti_feature feature) {
         j->optim.state_dtype = DT_STATE_BF16;
     if (feature == DTI_FEATURE_STATE8)
         j->optim.state_dtype = DT_STATE_8BIT;
+    if (feature == DTI_FEATURE_STREAM) {
+        j->desc.data.stream = &compat_stream;
+        j->desc.data.columns[0].data = j->desc.data.columns[1].data = NULL;
+    }
     if (feature == DTI_FEATURE_WHOLE)
         j->optim.kind = DT_OPTIM_LAMB;
 }

@@ -16,9 +16,11 @@ typedef struct dti_loader_slot {
     dti_batch batch;
     void *values[DT_MAX_COLUMNS];
     uint32_t *sources; /* rows of the data set; the order may be the next epoch's by now */
+    uint32_t *places;  /* of a stream's samples, in its buffer; NULL: the sources are places too */
     uint32_t real;     /* samples of this process's rows: the rest fills up */
     dt_result result;
-    bool share_failed;       /* result is about what `share` gave; else about a sample */
+    bool share_failed;       /* result is about what `share` gave; */
+    bool stream_failed;      /* about the stream; else about a sample */
     _Atomic uint32_t failed; /* the row that failed; UINT32_MAX: none */
     dt_sample sample;        /* it, and what was written why */
     char why[512];
@@ -37,7 +39,9 @@ struct dti_loader {
     bool each;        /* samples are made one by one; else columns are copied in pieces */
     uint64_t batches; /* of an epoch */
     dti_sampler order;
-    char *scratch; /* of the workers' augmentation, one after the other */
+    dt_dataset stream_data;    /* a set whose columns are the stream's buffer */
+    dti_stream_buffer *stream; /* NULL: the set has none */
+    char *scratch;             /* of the workers' augmentation, one after the other */
     dti_loader_slot slots[2];
     int slot;                    /* that is read into; with threads the other one is the caller's */
     bool begun;                  /* the cursor's batch is in `slot`, or on its way there */
@@ -45,12 +49,13 @@ struct dti_loader {
 
     dti_loader_worker workers[DTI_LOADER_THREADS_MAX]; /* without threads the caller is the first */
     int threads;                                       /* that run */
-    _Atomic bool cancel;     /* what is being read is of no use any more */
-    _Atomic uint64_t taken;  /* rows of the slot that is being read */
-    dti_mutex lock;          /* of what follows */
-    dti_cond wake, done;     /* for the threads; for the caller */
-    uint64_t turn, prepared; /* the number of slots to read; of the newest that has its rows */
-    int working;             /* threads that have not ended this turn */
+    _Atomic bool cancel;    /* what is being read is of no use any more */
+    _Atomic uint64_t taken; /* rows of the slot that is being read */
+    dti_mutex lock;         /* of what follows */
+    dti_cond wake, done;    /* for the threads; for the caller */
+    /* the number of slots to read; of the newest that has its rows, or is to get them */
+    uint64_t turn, prepared, preparing;
+    int working; /* threads that have not ended this turn */
     bool stop;
 };
 
@@ -78,16 +83,20 @@ static void dti_loader_row_failed(dti_loader *l, dti_loader_slot *s, uint32_t i,
 static void dti_loader_sample(dti_loader *l, dti_loader_slot *s, uint32_t i, char *scratch) {
     void *values[DT_MAX_COLUMNS] = {0};
     char why[sizeof s->why] = "";
+    uint64_t row = s->sources[i];
+    const uint64_t at = s->places ? s->places[i] : row;
+    if (s->places)
+        row = l->stream->row[at];
     for (int c = 0; c < l->rows.column_count; c++)
         values[c] = (char *)s->values[c] + i * dti_column_bytes(&l->rows.columns[c]);
     const dt_sample sample = {.seed = l->desc.seed,
                               .epoch = s->batch.epoch,
                               .step = s->batch.step,
-                              .row = s->sources[i],
+                              .row = row,
                               .position = (uint64_t)s->batch.first + i,
                               .error = why,
                               .error_bytes = sizeof why};
-    const dt_result result = dti_rows_sample(&l->rows, &sample, values, scratch);
+    const dt_result result = dti_rows_sample(&l->rows, &sample, at, values, scratch);
     why[sizeof why - 1] = 0;
     if (result)
         dti_loader_row_failed(l, s, i, result, &sample);
@@ -97,7 +106,8 @@ static void dti_loader_sample(dti_loader *l, dti_loader_slot *s, uint32_t i, cha
 static void dti_loader_take(dti_loader *l, dti_loader_slot *s, char *scratch) {
     const uint32_t step = l->each ? 1 : DTI_LOADER_PIECE;
     const uint64_t from = s->batch.index * l->desc.batch + s->batch.first;
-    const bool in_turn = !l->order.rows && !l->desc.data->indices;
+    const bool in_turn = !l->order.rows && !l->desc.data->indices && !s->places;
+    const uint32_t *rows = s->places ? s->places : s->sources;
     for (;;) {
         const uint64_t first = atomic_fetch_add(&l->taken, step);
         if (first >= s->real || dti_loader_cancelled(l, s, (uint32_t)first))
@@ -109,9 +119,30 @@ static void dti_loader_take(dti_loader *l, dti_loader_slot *s, char *scratch) {
         }
         for (int c = 0; c < l->rows.column_count; c++) {
             const dti_loader_column *column = &l->rows.columns[c];
-            dti_column_gather(column, in_turn ? NULL : s->sources + i, from + i, count,
+            dti_column_gather(column, in_turn ? NULL : rows + i, from + i, count,
                               (char *)s->values[c] + i * dti_column_bytes(column));
         }
+    }
+}
+
+/* The places of what the stream has for the batch; else why it has nothing. */
+static void dti_loader_stream(dti_loader *l, dti_loader_slot *s) {
+    const dti_batch *b = &s->batch;
+    const dt_dataset *data = l->desc.data;
+    const bool drops = l->desc.tail == DT_TAIL_DROP;
+    const uint64_t each = drops ? l->batches * l->desc.batch : data->rows;
+    const uint64_t first = b->epoch * each + b->index * l->desc.batch;
+    l->stream->why = s->why;
+    l->stream->why_bytes = sizeof s->why;
+    s->result = dti_shuffle_fill(l->stream, first, b->real);
+    atomic_store(&l->stream->since, UINT64_MAX);
+    s->stream_failed = s->result != DT_OK;
+    if (s->stream_failed)
+        s->real = 0;
+    for (uint32_t i = 0; i < s->real; i++) {
+        uint64_t row;
+        s->places[i] = dti_shuffle_place(l->stream, first + b->first + i, &row);
+        s->sources[i] = (uint32_t)row;
     }
 }
 
@@ -124,6 +155,10 @@ static void dti_loader_prepare(dti_loader *l, dti_loader_slot *s) {
     s->result = DT_OK;
     atomic_store(&s->failed, UINT32_MAX);
     atomic_store(&l->taken, 0);
+    if (l->stream) {
+        dti_loader_stream(l, s);
+        return;
+    }
     dti_sampler_make(&l->order, b->epoch);
     for (uint32_t i = 0; i < s->real; i++) {
         const uint64_t row = l->order.rows ? l->order.rows[from + i] : from + i;
@@ -137,7 +172,22 @@ static void dti_loader_finish(dti_loader *l, dti_loader_slot *s) {
         dti_column_pad(&l->rows.columns[c], s->real, s->batch.count, s->values[c]);
 }
 
-/* The first thread of a turn prepares the slot, the last one finishes it. */
+/* The first thread of a turn prepares the slot, and the others wait. The lock is free meanwhile: a
+ * stream may be slow. */
+static void dti_loader_prepare_once(dti_loader *l, dti_loader_slot *s, uint64_t turn) {
+    if (l->preparing != turn) {
+        l->preparing = turn;
+        dti_mutex_unlock(&l->lock);
+        dti_loader_prepare(l, s);
+        dti_mutex_lock(&l->lock);
+        l->prepared = turn;
+        dti_cond_broadcast(&l->wake);
+    }
+    while (l->prepared != turn)
+        dti_cond_wait(&l->wake, &l->lock);
+}
+
+/* The last thread of a turn finishes the slot. */
 static void dti_loader_main(void *arg) {
     const dti_loader_worker *w = arg;
     dti_loader *l = w->loader;
@@ -152,9 +202,7 @@ static void dti_loader_main(void *arg) {
             break;
         seen = l->turn;
         dti_loader_slot *s = &l->slots[l->slot];
-        if (l->prepared != seen)
-            dti_loader_prepare(l, s);
-        l->prepared = seen;
+        dti_loader_prepare_once(l, s, seen);
         dti_mutex_unlock(&l->lock);
         dti_loader_take(l, s, w->scratch);
         dti_mutex_lock(&l->lock);
@@ -189,6 +237,44 @@ static void dti_loader_wait(dti_loader *l) {
     dti_mutex_unlock(&l->lock);
 }
 
+static bool dti_loader_reads(dti_loader *l) {
+    dti_mutex_lock(&l->lock);
+    const bool reads = l->working != 0;
+    dti_mutex_unlock(&l->lock);
+    return reads;
+}
+
+/* False: a thread has waited for a sample of the stream for too long, and may wait for ever. */
+static bool dti_loader_await(dti_loader *l) {
+    if (!l->stream || !l->threads) {
+        dti_loader_wait(l);
+        return true;
+    }
+    const uint64_t from = dti_now_ns();
+    bool late = false;
+    dti_mutex_lock(&l->lock);
+    while (l->working && !late) {
+        const uint64_t since = atomic_load(&l->stream->since), now = dti_now_ns();
+        const uint64_t until =
+            since == UINT64_MAX ? now + l->stream->stall : DTI_MAX(since, from) + l->stream->stall;
+        late = now >= until;
+        if (!late)
+            dti_cond_wait_until(&l->done, &l->lock, until);
+    }
+    dti_mutex_unlock(&l->lock);
+    return !late;
+}
+
+/* What is being read is dropped. A stream may be in the application's code: nobody waits for it. */
+static void dti_loader_rest(dti_loader *l) {
+    if (l->stream)
+        l->begun = false;
+    if (l->stream)
+        atomic_store(&l->cancel, true);
+    else
+        dti_loader_wait(l);
+}
+
 /* The batch at the cursor: which rows of the job's, and which of them are this process's. */
 static dt_result dti_loader_describe(dti_loader *l, dti_loader_slot *s) {
     const dti_loader_desc *d = &l->desc;
@@ -221,9 +307,12 @@ static void dti_loader_begin(dti_loader *l) {
     l->begun = true;
     s->result = dti_loader_describe(l, s);
     s->share_failed = s->result != DT_OK;
+    s->stream_failed = false;
     if (s->share_failed)
         return;
     atomic_store(&l->cancel, false);
+    if (l->stream)
+        atomic_store(&l->stream->since, dti_now_ns());
     if (!l->threads) {
         dti_loader_prepare(l, s);
         dti_loader_take(l, s, l->workers[0].scratch);
@@ -245,6 +334,8 @@ static dt_result dti_loader_fail(dti_loader *l, const dti_loader_slot *s) {
                         "or the room for %u",
                         (unsigned long long)b->step, b->count, b->first, b->rows,
                         l->desc.share_max);
+    if (s->stream_failed)
+        return dti_fail(l->base, s->result, "step %llu: %s", (unsigned long long)b->step, s->why);
     return dti_fail(l->base, s->result,
                     "%s failed for row %llu (epoch %llu, step %llu, position %llu "
                     "in the batch): %s%s",
@@ -263,13 +354,23 @@ static void dti_loader_set_cursor(dti_loader *l, uint64_t epoch, uint64_t index,
     l->step = step;
 }
 
+static dt_result dti_loader_late(dti_loader *l) {
+    char why[256];
+    atomic_store(&l->cancel, true);
+    return dti_fail(l->base, dti_shuffle_stalled(l->stream, why, sizeof why), "step %llu: %s",
+                    (unsigned long long)l->step, why);
+}
+
 static dt_result dti_loader_next(dti_loader *l, const dti_batch **out) {
-    *out = NULL;
-    if (!l->begun)
-        dti_loader_begin(l);
-    dti_loader_wait(l);
-    l->begun = false;
     dti_loader_slot *s = &l->slots[l->slot];
+    *out = NULL;
+    bool come = l->begun || dti_loader_await(l); /* one that was dropped may still be read */
+    if (come && !l->begun)
+        dti_loader_begin(l);
+    come = come && dti_loader_await(l);
+    l->begun = false;
+    if (!come)
+        return dti_loader_late(l);
     if (s->result != DT_OK)
         return dti_loader_fail(l, s);
     dti_loader_set_cursor(l, l->epoch, l->index + 1, l->step + 1);
@@ -286,10 +387,11 @@ static dt_result dti_loader_seek(dti_loader *l, uint64_t epoch, uint64_t index, 
         return dti_fail(l->base, DT_ERROR_INVALID, "batch index %llu: an epoch has %llu batches",
                         (unsigned long long)index, (unsigned long long)l->batches);
     atomic_store(&l->cancel, true);
-    dti_loader_wait(l);
+    if (!l->stream)
+        dti_loader_wait(l);
     l->begun = false;
     dti_loader_set_cursor(l, epoch, index, step);
-    if (l->threads)
+    if (l->threads && !dti_loader_reads(l))
         dti_loader_begin(l);
     return DT_OK;
 }
@@ -303,9 +405,10 @@ static uint64_t dti_loader_epoch_batches(const dti_loader *l) {
 static dt_result dti_loader_check(dti_base *base, const dti_loader_desc *desc) {
     uint64_t rows = desc->data->rows;
     unsigned long long shown = rows;
+    const bool stream = desc->data->stream != NULL;
     if (rows == 0)
         return dti_fail(base, DT_ERROR_INVALID, "the dataset has no rows (dt_dataset.rows is 0)");
-    if (rows > UINT32_MAX)
+    if (rows > UINT32_MAX && !stream)
         return dti_fail(base, DT_ERROR_INVALID, "the dataset has %llu rows: the most is %lu", shown,
                         (unsigned long)UINT32_MAX);
     if (desc->batch == 0)
@@ -321,7 +424,8 @@ static dt_result dti_loader_check(dti_base *base, const dti_loader_desc *desc) {
     if (desc->data->threads < 0 || desc->data->threads > DTI_LOADER_THREADS_MAX)
         return dti_fail(base, DT_ERROR_INVALID, "dt_dataset.threads is %d; it must be from 0 to %d",
                         desc->data->threads, DTI_LOADER_THREADS_MAX);
-    return dti_sampler_check(base, desc->data, desc->shuffle);
+    return stream ? dti_shuffle_check(base, desc->data, desc->batch)
+                  : dti_sampler_check(base, desc->data, desc->shuffle);
 }
 
 /* ---- create, destroy */
@@ -333,6 +437,8 @@ static dt_result dti_loader_alloc_slots(dti_loader *l) {
     for (int s = 0; s < (d->threaded ? 2 : 1); s++) {
         l->slots[s].sources = dti_alloc_array(l->base, rows, sizeof(uint32_t));
         DTI_HAVE(l->slots[s].sources);
+        if (l->stream)
+            DTI_HAVE(l->slots[s].places = dti_alloc_array(l->base, rows, sizeof(uint32_t)));
         for (int c = 0; c < l->rows.column_count; c++) {
             const dti_loader_column *column = &l->rows.columns[c];
             l->slots[s].values[c] = dti_alloc_array(l->base, rows, dti_column_bytes(column));
@@ -342,12 +448,30 @@ static dt_result dti_loader_alloc_slots(dti_loader *l) {
     return DT_OK;
 }
 
+/* The stream's buffer is what the columns read. */
+static dt_result dti_loader_alloc_stream(dti_loader *l) {
+    const dti_loader_desc *d = &l->desc;
+    if (!d->data->stream)
+        return DT_OK;
+    dti_stream_buffer *x = l->stream = dti_alloc(l->base, sizeof *x);
+    DTI_HAVE(x);
+    x->column_count = l->rows.column_count;
+    for (int c = 0; c < x->column_count; c++)
+        x->bytes[c] = dti_column_data_bytes(&l->rows.columns[c]);
+    DTI_TRY(dti_shuffle_open(l->base, d->data->stream, d->batch, d->seed, d->shuffle, x));
+    for (int c = 0; c < x->column_count; c++)
+        l->rows.columns[c].data = x->data[c];
+    x->cancel = &l->cancel;
+    return DT_OK;
+}
+
 /* All that the loader will ever need. */
 static dt_result dti_loader_alloc(dti_loader *l) {
     const dti_loader_desc *d = &l->desc;
     const size_t count = (size_t)(d->threaded ? DTI_MAX(d->data->threads, 1) : 1);
     const size_t scratch = dti_rows_scratch(&l->rows);
-    if (d->shuffle && dti_sampler_alloc(l->base, &l->order))
+    DTI_TRY(dti_loader_alloc_stream(l));
+    if (d->shuffle && !l->stream && dti_sampler_alloc(l->base, &l->order))
         return DT_ERROR_MEMORY;
     if (scratch && !(l->scratch = dti_alloc_array(l->base, count, scratch)))
         return DT_ERROR_MEMORY;
@@ -355,6 +479,14 @@ static dt_result dti_loader_alloc(dti_loader *l) {
         l->workers[i] = (dti_loader_worker){
             .loader = l, .scratch = l->scratch ? l->scratch + i * scratch : NULL};
     return dti_loader_alloc_slots(l);
+}
+
+/* A set whose columns have data, which will be the buffer. */
+static void dti_loader_stream_data(dti_loader *l) {
+    l->stream_data = *l->desc.data;
+    l->desc.data = &l->stream_data;
+    for (int c = 0; c < dti_dataset_columns(&l->stream_data); c++)
+        l->stream_data.columns[c].data = l;
 }
 
 static dt_result dti_loader_create(dti_base *base, const dti_loader_desc *desc, dti_loader **out) {
@@ -370,7 +502,9 @@ static dt_result dti_loader_create(dti_base *base, const dti_loader_desc *desc, 
     dti_mutex_init(&l->lock);
     dti_cond_init(&l->wake);
     dti_cond_init(&l->done);
-    dt_result result = dti_rows_open(base, desc->data, desc->pad, &l->rows);
+    if (desc->data->stream)
+        dti_loader_stream_data(l);
+    dt_result result = dti_rows_open(base, l->desc.data, desc->pad, &l->rows);
     l->rows.augment.drawn = desc->shuffle && desc->data->weights;
     l->each = desc->data->sample || dti_rows_augment(&l->rows);
     for (int c = 0; c < l->rows.column_count; c++)
@@ -383,6 +517,8 @@ static dt_result dti_loader_create(dti_base *base, const dti_loader_desc *desc, 
     }
     if (desc->threaded)
         dti_loader_threads_start(l);
+    if (l->stream)
+        l->stream->alone = !l->threads;
     *out = l;
     return DT_OK;
 }
@@ -407,10 +543,12 @@ static void dti_loader_destroy(dti_loader *l) {
     if (!dti_forked(l->base))
         dti_loader_stop(l);
     for (int s = 0; s < 2; s++) {
-        dti_free(l->base, l->slots[s].sources);
+        DTI_FREE(l->base, l->slots[s].sources, l->slots[s].places);
         for (int c = 0; c < DT_MAX_COLUMNS; c++)
             dti_free(l->base, l->slots[s].values[c]);
     }
     dti_sampler_free(l->base, &l->order);
-    DTI_FREE(l->base, l->scratch, l);
+    if (l->stream)
+        dti_shuffle_free(l->base, l->stream);
+    DTI_FREE(l->base, l->stream, l->scratch, l);
 }

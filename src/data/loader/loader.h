@@ -26,6 +26,7 @@
  *   sampler.c                     the order of an epoch
  *   augment_fields.c, augment.c   augmentation of pictures and signals
  *   loader_row.c                  the values of a sample
+ *   shuffle_buffer.c              a set without a length, and its shuffle buffer
  *   loader.c                      batches read ahead
  *
  * replay/ is the replay buffer:
@@ -85,7 +86,8 @@ static dt_result dti_loader_seek(dti_loader *loader, uint64_t epoch, uint64_t in
  * does with INVALID for a share that is not within its batch or above share_max. A column without
  * data is zeros when `sample` gets it. */
 static dt_result dti_loader_next(dti_loader *loader, const dti_batch **out);
-static void dti_loader_wait(dti_loader *l); /* until its threads read nothing */
+/* Until its threads read nothing; of a stream, they read nothing more. The next batch stays. */
+static void dti_loader_rest(dti_loader *l);
 
 /* ---- sampler.c: which row of the set each sample of an epoch is; rows NULL: each in its turn */
 typedef struct dti_sampler {
@@ -106,6 +108,11 @@ static void dti_sampler_free(dti_base *base, dti_sampler *o);
 static void dti_sampler_make(dti_sampler *o, uint64_t epoch);
 
 static int dti_dataset_columns(const dt_dataset *data); /* that are set */
+/* The samples of a stream's epoch that has no end: whole batches, more than are ever read. */
+#define DTI_STREAM_ENDLESS (UINT64_C(1) << 61)
+static inline bool dti_dataset_endless(const dt_dataset *data) {
+    return data->stream && data->rows >= DTI_STREAM_ENDLESS;
+}
 
 /* ---- augment.c */
 typedef struct dti_augment {
@@ -169,15 +176,16 @@ static inline bool dti_rows_augment(const dti_rows *r) {
     return DTI_HAS_AUGMENT && r->augments;
 }
 
-/* Sample `row` of the set into values[column]. scratch: dti_rows_scratch() bytes, NULL for 0. A
- * failure's text is at s->why. */
-static dt_result dti_rows_sample(const dti_rows *r, const dt_sample *s, void *const *values,
-                                 char *scratch);
+/* Sample `row` of the set, which is row `at` of the columns' data, into values[column]. scratch:
+ * dti_rows_scratch() bytes, NULL for 0. A failure's text is at s->why. */
+static dt_result dti_rows_sample(const dti_rows *r, const dt_sample *s, uint64_t at,
+                                 void *const *values, char *scratch);
 static size_t dti_rows_scratch(const dti_rows *r);
 /* What rows sources[0 .. count), or, where that is NULL, from `first` on, have in a column. */
 static void dti_column_gather(const dti_loader_column *c, const uint32_t *sources, uint64_t first,
                               uint32_t count, void *values);
-static size_t dti_column_bytes(const dti_loader_column *c); /* of a sample */
+static size_t dti_column_bytes(const dti_loader_column *c);      /* of a sample */
+static size_t dti_column_data_bytes(const dti_loader_column *c); /* of it in the data */
 static void dti_column_pad(const dti_loader_column *c, uint32_t begin, uint32_t end, void *values);
 /* INVALID, with the column and why. */
 static dt_result dti_rows_open(dti_base *base, const dt_dataset *data, const int32_t *pad,

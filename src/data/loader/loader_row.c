@@ -62,13 +62,15 @@ static void dti_column_pad(const dti_loader_column *c, uint32_t begin, uint32_t 
 
 /* ---- a sample */
 
-static dt_result dti_rows_read(const dti_rows *r, const dt_sample *s, void *const *values) {
+/* at: the sample's row of the columns' data. */
+static dt_result dti_rows_read(const dti_rows *r, const dt_sample *s, uint64_t at,
+                               void *const *values) {
     for (int c = 0; c < r->column_count; c++) {
         const dti_loader_column *column = &r->columns[c];
-        dti_column_gather(column, NULL, s->row, 1, values[c]);
+        dti_column_gather(column, NULL, at, 1, values[c]);
         if (column->kind != DTI_COLUMN_ONE_HOT)
             continue;
-        const int64_t class = dti_column_class(column, s->row);
+        const int64_t class = dti_column_class(column, at);
         if (class < 0 || class >= (int64_t)column->elements) {
             snprintf(s->error, s->error_bytes, "column %d: class %lld of %zu (one_hot)", c,
                      (long long)class, column->elements);
@@ -93,6 +95,11 @@ static size_t dti_rows_aligned(size_t bytes) {
 
 static size_t dti_column_bytes(const dti_loader_column *c) {
     return c->elements * c->element_bytes;
+}
+
+static size_t dti_column_data_bytes(const dti_loader_column *c) {
+    const size_t each = dti_dtype_bytes(c->dtype);
+    return c->kind == DTI_COLUMN_ONE_HOT ? each : c->elements * each;
 }
 
 static size_t dti_rows_column_bytes(const dti_rows *r, int column) {
@@ -125,16 +132,16 @@ static dt_result dti_rows_mix(const dti_rows *r, const dt_sample *s, void *const
         other[c] = at;
     dt_sample p = *s;
     p.row = r->data->indices ? r->data->indices[partner] : partner;
-    DTI_TRY(dti_rows_read(r, &p, other));
+    DTI_TRY(dti_rows_read(r, &p, p.row, other));
     const int x = a->desc.column, t = a->target;
     dti_augment_run(a, &others, other[x], (float *)(void *)scratch);
     dti_augment_mix(a, &draw, values[x], other[x], values[t], other[t]);
     return DT_OK;
 }
 
-static dt_result dti_rows_sample(const dti_rows *r, const dt_sample *s, void *const *values,
-                                 char *scratch) {
-    dt_result result = dti_rows_read(r, s, values);
+static dt_result dti_rows_sample(const dti_rows *r, const dt_sample *s, uint64_t at,
+                                 void *const *values, char *scratch) {
+    dt_result result = dti_rows_read(r, s, at, values);
     if (result || !dti_rows_augment(r))
         return result;
     const dti_draw draw = dti_draw_of(&r->augment, s, false);
