@@ -51,7 +51,7 @@ static void dti_describe_samples(const dt_dataset *d, dti_text *text) {
         const void *values;
     } all[] = {{"picked", d->indices}, {"weighted", d->weights}, {"by lengths", d->lengths}};
     for (size_t i = 0; i < DTI_COUNT(all); i++) {
-        if (all[i].values)
+        if (all[i].values && !d->stream) /* it is refused with them, and may have no .rows */
             dti_text_add(text, "samples %s: %016llx\n", all[i].name,
                          (unsigned long long)dti_hash64(DTI_HASH_START, all[i].values, bytes));
     }

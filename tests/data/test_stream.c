@@ -13,18 +13,22 @@ typedef struct stream_source {
     uint64_t length;   /* it ends there; 0 = never */
     uint64_t fail_at;  /* 1 + the sample that fails; 0 = none */
     dt_result fail;    /* with that result, */
-    int fails;         /* so many times */
+    atomic_int fails;  /* so many times */
     size_t wrong;      /* or, if it is DT_OK: it has so many bytes more */
     uint64_t asked;    /* calls of seek */
     uint64_t sought;   /* where the newest led */
     atomic_int inside; /* calls under way */
     bool overlaps;     /* there were two */
+    atomic_bool stuck; /* it does not return */
 } stream_source;
 
 static dt_result stream_next(void *user, dt_stream_sample *s) {
     stream_source *from = user;
     from->overlaps = from->overlaps || atomic_fetch_add(&from->inside, 1);
-    const bool fails = from->fail_at == s->row + 1 && from->fails && from->fails--;
+    const bool fails = from->fail_at == s->row + 1 && from->fails > 0;
+    from->fails -= fails;
+    while (from->stuck && from->fail_at == s->row + 1)
+        job_sleep_us(1000);
     dt_result result = s->row == from->at ? DT_OK : DT_ERROR_CORRUPT;
     if (fails && from->fail) {
         result = from->fail;
@@ -154,4 +158,437 @@ TEST(a_stream_trains_as_its_samples_in_memory_in_the_order_of_its_shuffle_buffer
         REQUIRE(ran && stream_oracle(cases[c].shuffle, cases[c].batch, 0, STREAM_STEPS, want));
         CHECK_TEXT(!memcmp(want, got, sizeof want), "case %zu", c);
     }
+}
+
+TEST(a_stream_trains_the_same_bits_on_any_number_of_replicas_and_ranks_of_them) {
+    static const struct {
+        const char *devices;
+        int accumulate, zero, pipeline;
+    } cases[] = {{"cpu:2", 1, 0, 0}, {"cpu:3", 1, 3, 0}, {"cpu:6", 1, 0, 0}};
+    uint64_t want[STREAM_STEPS], got[STREAM_STEPS];
+    REQUIRE(stream_oracle(32, 37, 0, STREAM_STEPS, want));
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        stream_run r;
+        REQUIRE(stream_open(&r, 32, 37));
+        r.desc.devices = cases[c].devices;
+        r.desc.parallel.zero_stage = cases[c].zero;
+        CHECK(stream_make(&r) && stream_hashes(&r, STREAM_STEPS, got));
+        stream_close(&r);
+        CHECK_TEXT(!memcmp(want, got, sizeof want), "case %zu", c);
+    }
+}
+
+/* ---- ranks */
+
+enum { STREAM_LENGTH = 896 }; /* whole blocks of 32: for 24 steps of 37, and not for 25 */
+
+static void stream_rank(rank *r) {
+    stream_run s;
+    if (!EXPECT(r, stream_open(&s, 32, 37)))
+        return;
+    s.desc.comm = r->comm;
+    s.desc.devices = r->index ? "cpu" : "cpu:2";
+    s.source.length = r->index == 1 ? STREAM_LENGTH : 0;
+    EXPECT_TEXT(r, !dt_trainer_create(s.m.graph, &s.desc, &s.trainer), "%s", dt_ctx_error(s.m.ctx));
+    for (int i = 0; i < STREAM_STEPS && s.trainer; i++) {
+        dt_train_report report;
+        if (!EXPECT_TEXT(r, !dt_trainer_step(s.trainer, &report), "%s", dt_ctx_error(s.m.ctx)))
+            break;
+        EXPECT(r, !dt_store_state_hash(dt_trainer_store(s.trainer), &r->records[i].hash));
+    }
+    r->result = s.trainer ? dt_trainer_step(s.trainer, NULL) : DT_OK;
+    snprintf(r->text, sizeof r->text, "%s", dt_ctx_error(s.m.ctx));
+    EXPECT(r, !dt_store_state_hash(dt_trainer_store(s.trainer), &r->numbers[0]));
+    stream_close(&s);
+}
+
+TEST(ranks_with_a_stream_each_train_one_rank_s_bits_and_all_hear_where_one_ends) {
+    uint64_t want[STREAM_STEPS];
+    REQUIRE(stream_oracle(32, 37, 0, STREAM_STEPS, want));
+    for (int count = 2; count <= 3; count++) {
+        job *j = job_new(count, NULL);
+        REQUIRE(j && job_run(j, stream_rank));
+        for (int i = 0; i < count; i++) {
+            for (int k = 0; k < STREAM_STEPS; k++)
+                CHECK_TEXT(j->at[i].records[k].hash == want[k], "rank %d of %d, step %d", i, count,
+                           k + 1);
+            const char *said = i == 1 ? "log: ended after 896 samples" : "rank 1 failed";
+            CHECK_TEXT(j->at[i].result && strstr(j->at[i].text, said), "%s", j->at[i].text);
+            CHECK(j->at[i].numbers[0] == want[STREAM_STEPS - 1]);
+        }
+        job_free(j);
+    }
+}
+
+/* ---- resume */
+
+/* A fit to that step, which goes on from the folder's newest checkpoint; the state behind it. */
+static uint64_t stream_fit(const char *folder, uint32_t shuffle, bool seeks, uint64_t steps,
+                           stream_source *source) {
+    stream_run r;
+    uint64_t hash = 0;
+    if (!stream_open(&r, shuffle, 10))
+        return 0;
+    r.stream.seek = seeks ? stream_seek : NULL;
+    r.desc.checkpoint = (dt_checkpoint_desc){.folder = folder, .every_steps = 5};
+    if (stream_make(&r)) {
+        CHECK_TEXT(!dt_trainer_fit(r.trainer, &(dt_fit_desc){.steps = steps}, NULL), "%s",
+                   dt_ctx_error(r.m.ctx));
+        CHECK(!dt_store_state_hash(dt_trainer_store(r.trainer), &hash));
+    }
+    dt_trainer_destroy(r.trainer);
+    *source = r.source;
+    stream_close(&r);
+    return hash;
+}
+
+static void stream_clear(const char *folder) {
+    char path[512];
+    DIR *d = opendir(folder);
+    for (struct dirent *e = d ? readdir(d) : NULL; e; e = readdir(d)) {
+        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+        remove(path);
+    }
+    if (d)
+        closedir(d);
+    rmdir(folder);
+}
+
+TEST(a_resumed_stream_has_the_bits_of_one_that_never_stopped_with_seek_and_without) {
+    static const uint32_t buffers[] = {0, 7, 32, 200};
+    for (int c = 0; c < 8; c++) {
+        const uint32_t shuffle = buffers[c / 2], n = shuffle ? shuffle : 1;
+        const bool seeks = c % 2;
+        uint64_t want[STREAM_STEPS];
+        stream_source source;
+        const char *folder = temp_path("stream");
+        REQUIRE(stream_oracle(shuffle, 10, 0, STREAM_STEPS, want));
+        CHECK(stream_fit(folder, shuffle, seeks, 13, &source) == want[12]);
+        CHECK(source.asked == seeks && !source.sought);
+        CHECK_TEXT(stream_fit(folder, shuffle, seeks, STREAM_STEPS, &source) ==
+                       want[STREAM_STEPS - 1],
+                   "buffer %u, seek %d", shuffle, seeks);
+        CHECK(source.sought == (seeks ? 100 / n * n : 0));
+        stream_clear(folder);
+    }
+}
+
+TEST(a_stream_goes_back_by_seek_alone_and_a_checkpoint_of_another_buffer_is_refused) {
+    for (int seeks = 0; seeks < 2; seeks++) {
+        const char *path = temp_path("stream.state");
+        uint64_t want[STREAM_STEPS], hash;
+        stream_run r;
+        REQUIRE(stream_oracle(32, 10, 0, STREAM_STEPS, want));
+        REQUIRE(stream_open(&r, 32, 10));
+        r.stream.seek = seeks ? stream_seek : NULL;
+        REQUIRE(stream_make(&r));
+        for (int i = 0; i < 14; i++) {
+            CHECK(!dt_trainer_step(r.trainer, NULL));
+            if (i == 6)
+                CHECK(!dt_trainer_save(r.trainer, path));
+        }
+        CHECK(!dt_trainer_load(r.trainer, path));
+        const dt_result result = dt_trainer_step(r.trainer, NULL);
+        CHECK(result == (seeks ? DT_OK : DT_ERROR_INVALID));
+        if (!seeks)
+            CHECK_TEXT(strstr(dt_ctx_error(r.m.ctx), "log: it is past sample"), "%s",
+                       dt_ctx_error(r.m.ctx));
+        CHECK(!dt_store_state_hash(dt_trainer_store(r.trainer), &hash) &&
+              hash == want[seeks ? 7 : 6]);
+        dt_lr_curve curve;
+        const dt_result found = dt_lr_find(
+            r.trainer, &(dt_lr_find_desc){.steps = 5, .file = temp_path("stream.lr")}, &curve);
+        CHECK_TEXT(found == (seeks ? DT_OK : DT_ERROR_INVALID), "%s", dt_ctx_error(r.m.ctx));
+        dt_lr_curve_destroy(&curve);
+        if (seeks)
+            CHECK(!dt_trainer_step(r.trainer, NULL) &&
+                  !dt_store_state_hash(dt_trainer_store(r.trainer), &hash) && hash == want[8]);
+        stream_close(&r);
+        REQUIRE(stream_open(&r, 33, 10) && stream_make(&r));
+        CHECK(dt_trainer_load(r.trainer, path) == DT_ERROR_INVALID);
+        CHECK_TEXT(strstr(dt_ctx_error(r.m.ctx), "of a stream 2 + .shuffle) is 34, here 35"), "%s",
+                   dt_ctx_error(r.m.ctx));
+        stream_close(&r);
+    }
+}
+
+/* ---- epochs, and callbacks for its samples */
+
+typedef struct stream_seen {
+    uint64_t row[STREAM_MOST], epoch[STREAM_MOST]; /* by sample of training */
+    atomic_uint count, fail_at;                    /* fails once, at this call */
+    int batch;
+} stream_seen;
+
+/* Of whole batches; the values stay. */
+static dt_result stream_see(void *user, const dt_sample *s, void *const *values) {
+    stream_seen *seen = user;
+    (void)values;
+    const uint64_t at = (s->step - 1) * (uint64_t)seen->batch + s->position;
+    seen->row[at] = s->row;
+    seen->epoch[at] = s->epoch;
+    if (++seen->count != seen->fail_at)
+        return DT_OK;
+    snprintf(s->error, s->error_bytes, "no luck");
+    return DT_ERROR_CORRUPT;
+}
+
+TEST(a_stream_with_rows_has_epochs_of_so_many_samples_and_goes_on_in_the_next) {
+    static const dt_tail tails[] = {DT_TAIL_KEEP, DT_TAIL_DROP, DT_TAIL_PAD};
+    for (int i = 0; i < 3; i++) {
+        static stream_seen seen;
+        stream_run r;
+        dt_history h;
+        uint32_t samples[STREAM_MOST];
+        memset(&seen, 0, sizeof seen);
+        seen.batch = 37;
+        REQUIRE(stream_open(&r, 20, 37));
+        stream_order(20, 0, r.desc.seed, samples);
+        r.desc.data.rows = 100;
+        r.desc.tail = tails[i];
+        r.desc.data.sample = stream_see;
+        r.desc.data.user = &seen;
+        dt_dataset valid = train_desc(&r.m).data;
+        REQUIRE(stream_make(&r));
+        CHECK_TEXT(
+            !dt_trainer_fit(r.trainer, &(dt_fit_desc){.epochs = 3, .validation = &valid}, &h), "%s",
+            dt_ctx_error(r.m.ctx));
+        const uint64_t each = i == 1 ? 74 : 100, steps = i == 1 ? 2 : 3;
+        CHECK(h.count == 3 && h.steps == 3 * steps);
+        for (uint64_t at = 0; at < 3 * each; at++) {
+            const uint64_t epoch = at / each, step = epoch * steps + at % each / 37;
+            const uint64_t place = step * 37 + at % each % 37;
+            CHECK(seen.row[place] == samples[at] && seen.epoch[place] == epoch);
+        }
+        dt_history_destroy(&h);
+        stream_close(&r);
+    }
+}
+
+TEST(a_step_that_is_made_again_takes_the_same_samples_of_a_stream_that_cannot_seek) {
+    static stream_seen seen;
+    uint64_t want[STREAM_STEPS], got[STREAM_STEPS];
+    stream_run r;
+    REQUIRE(stream_oracle(32, 10, 0, STREAM_STEPS, want));
+    REQUIRE(stream_open(&r, 32, 10));
+    memset(&seen, 0, sizeof seen);
+    seen.batch = 10;
+    seen.fail_at = 75;
+    r.desc.data.sample = stream_see;
+    r.desc.data.user = &seen;
+    dt_dataset valid = train_desc(&r.m).data;
+    REQUIRE(stream_make(&r));
+    int failed = 0;
+    for (int i = 0; i < STREAM_STEPS; i++) {
+        const dt_result result = dt_trainer_step(r.trainer, NULL);
+        CHECK(!result || (result == DT_ERROR_CORRUPT && i >= 4));
+        if (result)
+            CHECK_TEXT(strstr(dt_ctx_error(r.m.ctx), "no luck"), "%s", dt_ctx_error(r.m.ctx));
+        i -= result != 0;
+        REQUIRE((failed += result != 0) < 2);
+        if (i % 5 == 3)
+            CHECK(!dt_trainer_evaluate(r.trainer, &valid, 0, NULL));
+        if (!result)
+            CHECK(!dt_store_state_hash(dt_trainer_store(r.trainer), &got[i]) && got[i] == want[i]);
+    }
+    CHECK(failed == 1 && !r.source.overlaps);
+    stream_close(&r);
+}
+
+/* ---- what a stream does wrong */
+
+static const struct {
+    stream_source source; /* its settings */
+    uint32_t shuffle;
+    int step;   /* that is not made, the first of batches of 10 */
+    bool again; /* a second call makes it */
+    dt_result result;
+    const char *text;
+} stream_wrongs[] = {
+    {{.length = 95},
+     0,
+     10,
+     false,
+     DT_ERROR_IO,
+     "step 10: log: ended after 95 samples, and the step takes those from 90 to 99"},
+    {{.length = 95}, 32, 10, false, DT_ERROR_IO, "log: ended after 95 samples"},
+    {{.length = 9}, 3, 1, false, DT_ERROR_IO, "step 1: log: ended after 9 samples"},
+    {{.fail_at = 43, .fails = 1, .fail = DT_ERROR_FORMAT},
+     0,
+     5,
+     true,
+     DT_ERROR_FORMAT,
+     "step 5: log: sample 42: the line is cut"},
+    {{.fail_at = 43, .fails = 1, .wrong = 4},
+     0,
+     5,
+     true,
+     DT_ERROR_FORMAT,
+     "step 5: log: sample 42 has 148 bytes for column 0, which takes 144"},
+    {{.fail_at = 43, .fails = 1, .wrong = (size_t)0 - 4},
+     8,
+     4,
+     true,
+     DT_ERROR_FORMAT,
+     "log: sample 42 has 140 bytes for column 0, which takes 144"},
+    {{.fail_at = 43, .fails = 1000000, .fail = DT_ERROR_TIMEOUT},
+     0,
+     5,
+     true,
+     DT_ERROR_TIMEOUT,
+     "step 5: log: no sample came for 50 ms (.stall_ms), after 42 samples"},
+    {{.fail_at = 43, .stuck = true},
+     0,
+     5,
+     true,
+     DT_ERROR_TIMEOUT,
+     "step 5: log: no sample came for 50 ms (.stall_ms), after 42 samples"},
+};
+
+static void stream_wrong(size_t c, int threads) {
+    uint64_t want[STREAM_STEPS], hash;
+    const int step = stream_wrongs[c].step;
+    stream_run r;
+    if (!stream_oracle(stream_wrongs[c].shuffle, 10, stream_wrongs[c].source.length, step, want) ||
+        !stream_open(&r, stream_wrongs[c].shuffle, 10))
+        return;
+    r.source = stream_wrongs[c].source;
+    r.source.data = &r.m.data;
+    r.stream.stall_ms = 50;
+    r.desc.data.threads = threads;
+    harness_threads_left = threads ? -1 : 0;
+    const bool made = stream_make(&r) && stream_hashes(&r, step - 1, want);
+    harness_threads_left = -1;
+    for (int i = 0; i < 2 && made; i++) { /* nothing of the step is made */
+        const dt_result result = dt_trainer_step(r.trainer, NULL);
+        CHECK_TEXT(result == stream_wrongs[c].result &&
+                       strstr(dt_ctx_error(r.m.ctx), stream_wrongs[c].text),
+                   "case %zu: %s", c, dt_ctx_error(r.m.ctx));
+        CHECK(step == 1 ||
+              (!dt_store_state_hash(dt_trainer_store(r.trainer), &hash) && hash == want[step - 2]));
+        r.source.fails = 0;
+        r.source.stuck = false;
+        if (stream_wrongs[c].again)
+            break;
+    }
+    if (made && stream_wrongs[c].again) {
+        CHECK_TEXT(!dt_trainer_step(r.trainer, NULL), "case %zu: %s", c, dt_ctx_error(r.m.ctx));
+        CHECK(!dt_store_state_hash(dt_trainer_store(r.trainer), &hash) && hash == want[step - 1]);
+    }
+    stream_close(&r);
+}
+
+TEST(a_stream_that_ends_stalls_or_is_wrong_is_an_error_by_its_name_and_no_step_is_made) {
+    for (size_t c = 0; c < sizeof stream_wrongs / sizeof stream_wrongs[0]; c++) {
+        for (int threads = 0; threads < 3; threads++)
+            if (threads || !stream_wrongs[c].source.stuck)
+                stream_wrong(c, threads);
+    }
+}
+
+TEST(a_fit_on_a_stream_that_ends_keeps_the_whole_batches_and_returns_its_error) {
+    stream_run r;
+    dt_history h;
+    REQUIRE(stream_open(&r, 32, 10));
+    r.source.length = 95;
+    REQUIRE(stream_make(&r));
+    CHECK(dt_trainer_fit(r.trainer, &(dt_fit_desc){.steps = 50}, &h) == DT_ERROR_IO);
+    CHECK(h.stop == DT_FIT_STOP_FAILED && h.steps == 9);
+    dt_history_destroy(&h);
+    stream_close(&r);
+}
+
+TEST(a_trainer_is_destroyed_while_its_stream_has_nothing) {
+    for (int threads = 1; threads < 3; threads++) {
+        stream_run r;
+        REQUIRE(stream_open(&r, 0, 10));
+        r.source.fail_at = 1;
+        r.source.fails = 1 << 30;
+        r.source.fail = DT_ERROR_TIMEOUT;
+        r.stream.stall_ms = 20;
+        r.desc.data.threads = threads;
+        REQUIRE(stream_make(&r));
+        CHECK(dt_trainer_step(r.trainer, NULL) == DT_ERROR_TIMEOUT);
+        dt_dataset valid = train_desc(&r.m).data;
+        CHECK(!dt_trainer_evaluate(r.trainer, &valid, 0, NULL));
+        stream_close(&r);
+    }
+}
+
+/* ---- memory, and what is refused */
+
+TEST(a_stream_allocates_nothing_after_the_trainer_is_made) {
+    stream_run r;
+    atomic_int calls = 0;
+    memset(&r, 0, sizeof r);
+    REQUIRE(stream_open(&r, 50, 10));
+    stream_close(&r);
+    const dt_ctx_desc counting = {
+        .no_vulkan = true,
+        .threads = 1,
+        .allocator = {.alloc = train_alloc, .free = train_free, .user = &calls}};
+    stream_source source = {0};
+    REQUIRE(train_model_make(&r.m, &counting, 0));
+    source.data = &r.m.data;
+    r.stream.user = &source;
+    r.desc = train_desc(&r.m);
+    r.desc.data.rows = 0;
+    r.desc.data.columns[0].data = r.desc.data.columns[1].data = NULL;
+    r.desc.data.stream = &r.stream;
+    REQUIRE(stream_make(&r));
+    CHECK(!dt_trainer_step(r.trainer, NULL));
+    const int before = calls;
+    for (int i = 0; i < 20; i++)
+        CHECK(!dt_trainer_step(r.trainer, NULL));
+    CHECK(calls == before);
+    stream_close(&r);
+}
+
+TEST(a_stream_that_cannot_be_one_is_refused_and_so_is_what_needs_an_end) {
+    static const uint32_t indices[1] = {0};
+    static const float weights[1] = {1.0f};
+    for (int c = 0; c < 8; c++) {
+        static const char *const texts[] = {"has no .next",
+                                            "cannot be combined with .indices",
+                                            ".weights",
+                                            ".lengths",
+                                            "column 1 has .data",
+                                            ".stall_ms is -1",
+                                            ".shuffle is 2000000000",
+                                            "a stream needs .data.rows"};
+        stream_run r;
+        REQUIRE(stream_open(&r, 4, 10));
+        dt_dataset *d = &r.desc.data;
+        dt_optim_desc optim = r.m.adam;
+        optim.schedule[0] = (dt_schedule){.kind = DT_SCHEDULE_COSINE, .epochs = 3};
+        r.stream.next = c == 0 ? NULL : r.stream.next;
+        d->indices = c == 1 ? indices : NULL;
+        d->weights = c == 2 ? weights : NULL;
+        d->lengths = c == 3 ? indices : NULL;
+        d->columns[1].data = c == 4 ? r.m.data.t : NULL;
+        r.stream.stall_ms = c == 5 ? -1 : 0;
+        r.stream.shuffle = c == 6 ? 2000000000 : 4;
+        r.desc.optim = c == 7 ? &optim : r.desc.optim;
+        CHECK_TEXT(dt_trainer_create(r.m.graph, &r.desc, &r.trainer) == DT_ERROR_INVALID &&
+                       strstr(dt_ctx_error(r.m.ctx), texts[c]),
+                   "case %d: %s", c, dt_ctx_error(r.m.ctx));
+        stream_close(&r);
+    }
+    stream_run r;
+    REQUIRE(stream_open(&r, 4, 10) && stream_make(&r));
+    const dt_dataset valid = train_desc(&r.m).data;
+    float out[TRAIN_CLASSES];
+    CHECK(dt_trainer_epoch(r.trainer, NULL) == DT_ERROR_INVALID);
+    CHECK(dt_trainer_evaluate(r.trainer, &r.desc.data, 0, NULL) == DT_ERROR_INVALID);
+    CHECK(strstr(dt_ctx_error(r.m.ctx), "is a stream"));
+    CHECK(dt_trainer_predict(r.trainer, &r.desc.data, r.m.logits, 0, out, 0) == DT_ERROR_INVALID);
+    const dt_fit_desc fits[] = {{.epochs = 1},
+                                {.epochs = 1, .steps = 5},
+                                {.steps = 5, .validation = &valid},
+                                {.steps = 5, .validation = &r.desc.data, .validation_steps = 1}};
+    for (int i = 0; i < 4; i++)
+        CHECK_TEXT(dt_trainer_fit(r.trainer, &fits[i], NULL) == DT_ERROR_INVALID &&
+                       strstr(dt_ctx_error(r.m.ctx), "stream"),
+                   "fit %d: %s", i, dt_ctx_error(r.m.ctx));
+    stream_close(&r);
 }
