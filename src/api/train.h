@@ -71,7 +71,7 @@ typedef struct dt_stream_sample {
  * (.bytes), INVALID (no .seek, and an earlier position is loaded), and what .next or .seek
  * returned. The next step tries again; an end is final.
  *
- * Memory: .shuffle + 4 * .batch samples, and about 20 bytes for each of them.
+ * Memory: .shuffle + 4 * .batch samples, and 24 bytes for each of them.
  *
  * Threads: .next and .seek are called on a thread of the trainer, one call at a time, also between
  * steps. dt_trainer_destroy waits for a call that has begun. */

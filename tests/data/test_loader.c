@@ -628,6 +628,80 @@ TEST(loader_allocates_nothing_after_its_creation) {
     loader_close(&f, NULL);
 }
 
+/* ---- streams; through a trainer in test_stream.c */
+
+static dt_result loader_stream_next(void *user, dt_stream_sample *s) {
+    const loader_fixture *f = user;
+    const uint64_t row = s->row % LOADER_ROWS;
+    memcpy(s->values[LOADER_X], f->x + row * 3, s->bytes[LOADER_X]);
+    memcpy(s->values[LOADER_ID], f->id + row, s->bytes[LOADER_ID]);
+    memcpy(s->values[LOADER_PIXELS], f->pixels + row * 4, s->bytes[LOADER_PIXELS]);
+    memcpy(s->values[LOADER_LABEL], f->label + row, s->bytes[LOADER_LABEL]);
+    memcpy(s->values[LOADER_NOISE], f->x + row * 2, s->bytes[LOADER_NOISE]);
+    return s->bytes[LOADER_PIXELS] == 4 && s->bytes[LOADER_LABEL] == 1 ? DT_OK : DT_ERROR_CORRUPT;
+}
+
+/* The next batch has this process's samples of the positions that it is for. */
+static bool loader_stream_right(const loader_fixture *f, const dti_loader_desc *d, dti_loader *l,
+                                uint64_t index) {
+    const uint32_t n = d->data->stream->shuffle;
+    uint32_t order[LOADER_ROWS];
+    const dti_batch *b;
+    bool right = dti_loader_next(l, &b) == DT_OK && b->index == index && b->count == 11;
+    for (uint32_t i = 0; right && i < b->count; i++) {
+        const uint64_t position = index * d->batch + b->first + i;
+        dt_shuffle(order, n, LOADER_SEED, position / n);
+        const uint32_t row = (uint32_t)(position / n * n) + order[position % n];
+        right = b->sources[i] == row &&
+                loader_row_equal(loader_row_in(b, i),
+                                 loader_row_of(f, b, b->first + i, row % LOADER_ROWS));
+    }
+    return right;
+}
+
+static void loader_share_middle(void *user, uint32_t rows, uint32_t *first, uint32_t *count) {
+    (void)user, (void)rows;
+    *first = 4;
+    *count = 11;
+}
+
+TEST(loader_reads_a_stream_through_a_buffer_that_keeps_the_newest_batches) {
+    loader_fixture f;
+    REQUIRE(loader_open(&f));
+    for (int c = 0; c < 8; c++) {
+        static const uint32_t buffers[] = {1, 9, 20, 77};
+        dt_stream_desc stream = {.next = loader_stream_next, .user = &f, .shuffle = buffers[c / 2]};
+        dt_dataset set = f.data;
+        dti_loader *l;
+        const dti_batch *b;
+        f.data.sample = set.sample = NULL;
+        f.data.columns[LOADER_NOISE].data = f.x;
+        for (int k = 0; k < LOADER_COLUMNS; k++)
+            set.columns[k].data = NULL;
+        set.columns[LOADER_PIXELS].dtype = set.columns[LOADER_LABEL].dtype = DT_U8;
+        set.rows = 1000000;
+        set.stream = &stream;
+        set.threads = c % 2 ? 3 : 1;
+        dti_loader_desc d = loader_desc(&f, 20);
+        d.data = &set;
+        d.threaded = c != 1;
+        d.share = loader_share_middle;
+        d.share_max = 11;
+        REQUIRE(dti_loader_create(f.base, &d, &l) == DT_OK);
+        for (uint64_t i = 0; i < 12; i++)
+            CHECK(loader_stream_right(&f, &d, l, i));
+        for (uint64_t back = 1; back <= DTI_STREAM_KEPT; back++) { /* without .seek */
+            CHECK(dti_loader_seek(l, 0, 12 - back, 1) == DT_OK);
+            for (uint64_t i = 12 - back; i < 12; i++)
+                CHECK(loader_stream_right(&f, &d, l, i));
+        }
+        CHECK(dti_loader_seek(l, 0, 3, 1) == DT_OK && dti_loader_next(l, &b) == DT_ERROR_INVALID);
+        CHECK(dti_loader_seek(l, 0, 40, 1) == DT_OK && loader_stream_right(&f, &d, l, 40));
+        dti_loader_destroy(l);
+    }
+    loader_close(&f, NULL);
+}
+
 /* ---- several threads */
 
 static dt_result loader_sample_quiet(void *user, const dt_sample *s, void *const *values) {
