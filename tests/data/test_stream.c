@@ -446,7 +446,7 @@ static const struct {
 };
 
 static void stream_wrong(size_t c, int threads) {
-    uint64_t want[STREAM_STEPS], hash;
+    uint64_t want[STREAM_STEPS], got[STREAM_STEPS], hash;
     const int step = stream_wrongs[c].step;
     stream_run r;
     if (!stream_oracle(stream_wrongs[c].shuffle, 10, stream_wrongs[c].source.length, step, want) ||
@@ -457,8 +457,9 @@ static void stream_wrong(size_t c, int threads) {
     r.stream.stall_ms = 50;
     r.desc.data.threads = threads;
     harness_threads_left = threads ? -1 : 0;
-    const bool made = stream_make(&r) && stream_hashes(&r, step - 1, want);
+    const bool made = stream_make(&r) && stream_hashes(&r, step - 1, got);
     harness_threads_left = -1;
+    CHECK_TEXT(!made || !memcmp(got, want, sizeof *got * (size_t)(step - 1)), "case %zu", c);
     for (int i = 0; i < 2 && made; i++) { /* nothing of the step is made */
         const dt_result result = dt_trainer_step(r.trainer, NULL);
         CHECK_TEXT(result == stream_wrongs[c].result &&
@@ -498,18 +499,20 @@ TEST(a_fit_on_a_stream_that_ends_keeps_the_whole_batches_and_returns_its_error) 
     stream_close(&r);
 }
 
-TEST(a_trainer_is_destroyed_while_its_stream_has_nothing) {
+TEST(a_trainer_evaluates_and_is_destroyed_while_its_stream_has_nothing) {
     for (int threads = 1; threads < 3; threads++) {
         stream_run r;
         REQUIRE(stream_open(&r, 0, 10));
-        r.source.fail_at = 1;
+        r.source.fail_at = 11;
         r.source.fails = 1 << 30;
         r.source.fail = DT_ERROR_TIMEOUT;
         r.stream.stall_ms = 20;
         r.desc.data.threads = threads;
         REQUIRE(stream_make(&r));
-        CHECK(dt_trainer_step(r.trainer, NULL) == DT_ERROR_TIMEOUT);
         dt_dataset valid = train_desc(&r.m).data;
+        CHECK(!dt_trainer_step(r.trainer, NULL));
+        CHECK(!dt_trainer_evaluate(r.trainer, &valid, 0, NULL));
+        CHECK(dt_trainer_step(r.trainer, NULL) == DT_ERROR_TIMEOUT);
         CHECK(!dt_trainer_evaluate(r.trainer, &valid, 0, NULL));
         stream_close(&r);
     }
