@@ -152,8 +152,9 @@ typedef struct dt_history {
  * all steps are done already, the result is DT_OK with an empty history.
  *
  * Errors: INVALID (neither epochs nor steps; a .watch.metric that does not exist; without .epochs,
- * an epoch of which .skip_empty left out every step), NUMERIC (.max_skips), IO (.checkpoint.folder
- * or .watch.save cannot be written and steps remain), and what a callback returned. Also those of
+ * an epoch of which .skip_empty left out every step; of a stream without .rows: .epochs, or a
+ * .validation without .validation_steps), NUMERIC (.max_skips), IO (.checkpoint.folder or
+ * .watch.save cannot be written and steps remain), and what a callback returned. Also those of
  * dt_trainer_step, dt_trainer_evaluate (except NUMERIC), dt_trainer_resume and dt_store_save. */
 DT_API dt_result dt_trainer_fit(dt_trainer *trainer, const dt_fit_desc *desc, dt_history *history);
 /* Frees the entries and clears the struct. */
@@ -205,8 +206,9 @@ typedef struct dt_lr_curve {
  * restores the state from it.
  *
  * Errors, with *curve empty and the state as before, except after a lost job: INVALID (a setting
- * out of range; .file exists and is not empty; a server's worker), UNSUPPORTED (DT_TRAIN_LOCAL), IO
- * (.file), those of dt_trainer_step except a NaN, which ends the test. */
+ * out of range; .file exists and is not empty; a server's worker; a stream without .seek),
+ * UNSUPPORTED (DT_TRAIN_LOCAL), IO (.file), those of dt_trainer_step except a NaN, which ends the
+ * test. */
 DT_API dt_result dt_lr_find(dt_trainer *trainer, const dt_lr_find_desc *desc, dt_lr_curve *curve);
 /* Frees the points and clears the struct. */
 DT_API void dt_lr_curve_destroy(dt_lr_curve *curve);

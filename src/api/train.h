@@ -435,8 +435,9 @@ typedef struct dt_train_report {
  * Errors: NUMERIC (a NaN or infinity in a loss or gradient, with op and rank; or in a value that
  * the update would write, with the parameter; training can continue), INVALID (a label out of
  * range, with its row; a shared input that was never set), the result of dt_dataset.sample,
- * DEVICE_LOST, DEVICE_MEMORY, REVOKED (the job has ended in an earlier call), and those of dt_comm.
- * Then the message says which step the weights belong to. The store can be read and saved.
+ * those of dt_stream_desc, DEVICE_LOST, DEVICE_MEMORY, REVOKED (the job has ended in an earlier
+ * call), and those of dt_comm. Then the message says which step the weights belong to. The store
+ * can be read and saved.
  *
  * DT_TRAIN_LOCAL: an error in the middle of a round is only this rank's, which tries its step
  * again. Other ranks wait at the round's end. A replica whose step has a NaN or infinity leaves
@@ -461,7 +462,7 @@ DT_API dt_result dt_trainer_step(dt_trainer *trainer, dt_train_report *report);
 DT_API dt_result dt_trainer_wait(dt_trainer *trainer, dt_train_report *report);
 /* Makes steps until the epoch ends, also from the middle of one after dt_trainer_resume. A step
  * that fails with NUMERIC is left out, and the result is NUMERIC. Errors: as for
- * dt_trainer_step. */
+ * dt_trainer_step; INVALID (a stream without .rows). */
 DT_API dt_result dt_trainer_epoch(dt_trainer *trainer, dt_train_report *report);
 /* Computes losses and metrics over a dataset. All ranks call it, and each computes a share.
  * batch: samples per replica at a time; 0 = as in training.

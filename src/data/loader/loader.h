@@ -3,7 +3,8 @@
  * into a ring of two while the devices work. Order and values depend on (seed, epoch, step, row)
  * alone. A loader allocates when it is created, and then never: two slots (threaded; else one) of
  * `share_max` samples, 4 bytes a value and 4 for each sample's row; for a shuffled order 4 bytes a
- * row of the set, with weights 8 more; and with augmentation a sample or two for each thread.
+ * row of the set, with weights 8 more; of a stream its buffer, as dt_stream_desc says; and with
+ * augmentation a sample or two for each thread.
  *
  * The files in the order in which to read them. readers/ makes arrays or samples of files:
  *
