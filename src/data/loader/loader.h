@@ -109,6 +109,8 @@ static void dti_sampler_free(dti_base *base, dti_sampler *o);
 static void dti_sampler_make(dti_sampler *o, uint64_t epoch);
 
 static int dti_dataset_columns(const dt_dataset *data); /* that are set */
+/* Batches of a stream that stay: of steps in flight, and the one that is read ahead. */
+#define DTI_STREAM_KEPT 3u
 /* The samples of a stream's epoch that has no end: whole batches, more than are ever read. */
 #define DTI_STREAM_ENDLESS (UINT64_C(1) << 61)
 static inline bool dti_dataset_endless(const dt_dataset *data) {

@@ -10,7 +10,6 @@
  *
  * Samples of the newest positions stay, for steps that are made again. */
 
-#define DTI_STREAM_KEPT 3u /* batches that stay: those in flight, and the one that is read ahead */
 #define DTI_STREAM_STALL_MS 30000
 #define DTI_STREAM_SHUFFLE_MAX (1u << 30)
 
