@@ -482,13 +482,13 @@ static const struct {
      5,
      true,
      DT_ERROR_TIMEOUT,
-     "step 5: log: no sample came for 50 ms (.stall_ms), after 42 samples"},
+     "step 5: log: no sample came for 400 ms (.stall_ms), after 42 samples"},
     {{.fail_at = 43, .stuck = true},
      0,
      5,
      true,
      DT_ERROR_TIMEOUT,
-     "step 5: log: no sample came for 50 ms (.stall_ms), after 42 samples"},
+     "step 5: log: no sample came for 400 ms (.stall_ms), after 42 samples"},
 };
 
 static void stream_wrong(size_t c, int threads) {
@@ -500,7 +500,7 @@ static void stream_wrong(size_t c, int threads) {
         return;
     r.source = stream_wrongs[c].source;
     r.source.data = &r.m.data;
-    r.stream.stall_ms = 50;
+    r.stream.stall_ms = stream_wrongs[c].result == DT_ERROR_TIMEOUT ? 400 : 0;
     r.desc.data.threads = threads;
     harness_threads_left = threads ? -1 : 0;
     const bool made = stream_make(&r) && stream_hashes(&r, step - 1, got);
@@ -552,7 +552,7 @@ TEST(a_trainer_evaluates_and_is_destroyed_while_its_stream_has_nothing) {
         r.source.fail_at = 11;
         r.source.fails = 1 << 30;
         r.source.fail = DT_ERROR_TIMEOUT;
-        r.stream.stall_ms = 20;
+        r.stream.stall_ms = 400;
         r.desc.data.threads = threads;
         REQUIRE(stream_make(&r));
         dt_dataset valid = train_desc(&r.m).data;
