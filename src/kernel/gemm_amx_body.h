@@ -105,3 +105,12 @@ static void DTI_AMX(block)(const dti_gemm_block *g, float *scratch) {
     DTI_N(pairs_block)(&part, scratch);
     DTI_TILE_END();
 }
+
+#undef DTI_AMX
+#undef DTI_TILE_WROTE
+#undef DTI_TILE_SHAPES
+#undef DTI_TILE_ZERO
+#undef DTI_TILE_LOAD
+#undef DTI_TILE_STORE
+#undef DTI_TILE_PRODUCT
+#undef DTI_TILE_END
