@@ -540,6 +540,7 @@ DTI_OPTIMIZE_END
 #include "train/state.c"
 #include "train/round_state.c"
 #include "train/checkpoints.c"
+#include "train/sharing.c"
 #endif
 
 /* ---- server: parameter servers and their workers, which are trainers */

@@ -64,6 +64,7 @@
  *
  * epochs, validation, early stopping, checkpoints   dt_trainer_fit
  * a loop of my own over a trainer                   dt_trainer_epoch, dt_trainer_step, _wait
+ * several losses, such as a GAN's, on replicas      dt_trainer_desc.replicas_of
  * a batch that I write myself                       dt_program_run; or dt_program_start, _wait
  * part of a step in a frame, or host gradients      dt_program_begin, _advance, _advance_for, _end
  * workers that come and go                          dt_server_run, and .mode DT_TRAIN_SERVER

@@ -302,7 +302,19 @@ typedef struct dt_limits_desc {
     int in_flight;
 } dt_limits_desc;
 
-/* {0} except for a loss and data trains on one device. */
+/* {0} except for a loss and data trains on one device.
+ *
+ * replicas_of: a trainer of this graph. The new trainer trains the same replicas, with losses,
+ * .params, optimizer, data and batch of its own. So the two networks of a GAN have a trainer each,
+ * and an agent's policy and value too. The host makes steps of all of them in any order, the same
+ * one on all ranks. All have the same bits on any number of replicas. Steps are numbered over all
+ * of them: .seed and a schedule of rates see that number.
+ *
+ * Leave .load, .checkpoint and all from .parameter_dtype to .server 0: they are the first
+ * trainer's. The first one saves and loads, also where the others are in their data. Create all
+ * before it loads. UNSUPPORTED if it has .pipeline, .tensor, .tensor_slices, .zero_stage,
+ * DT_BALANCE_MEASURED, or another mode than DT_TRAIN_SYNCHRONOUS. Destroying it destroys the
+ * others. */
 typedef struct dt_trainer_desc {
     dt_tensor loss;               /* short for losses[0].term */
     dt_loss losses[DT_MAX_TERMS]; /* minimised together: the sum of coefficient * value */
@@ -327,8 +339,12 @@ typedef struct dt_trainer_desc {
      * target that counts. Their samples are used up, and their metrics count nothing. Makes
      * .limits.in_flight 1; 2 is INVALID. */
     bool skip_empty;
-    uint64_t seed;            /* of initial values, order of samples and dropout */
-    bool no_shuffle;          /* take the rows, or a stream's samples, in order in every epoch */
+    uint64_t seed;   /* of initial values, order of samples and dropout */
+    bool no_shuffle; /* take the rows, or a stream's samples, in order in every epoch */
+    /* Read the samples of a step in its call, not before: .data's values may change between two
+     * calls. Then .data.threads does not matter. */
+    bool no_prefetch;
+    dt_trainer *replicas_of;  /* NULL = its own; see above */
     dt_dtype parameter_dtype; /* as dt_store_desc.parameter_dtype; 0 = DT_F32 */
 
     /* Names as in dt_store_desc.device, separated by commas; NULL = "auto". "cpu:2" is two CPU
@@ -353,10 +369,11 @@ typedef struct dt_trainer_desc {
 /* Creates a trainer with its replicas, which all get rank 0's values. All ranks call it, with the
  * same model, settings and build. desc's data and comm must outlive the trainer. No parameters can
  * be added to the graph afterwards.
- * Ownership: the graph's.
+ * Ownership: the graph's; with .replicas_of that trainer's.
  * Errors, on all ranks: INVALID (the errors of dt_program_create; fewer samples or batch slices
  * than replicas; a difference between ranks, which is named; two metrics of one name; weights of
- * another model; devices that are not the grid asked for), UNSUPPORTED
+ * another model; devices that are not the grid asked for; with .replicas_of a member that is the
+ * first trainer's, or a loss made after that trainer), UNSUPPORTED
  * (docs/distributed.md#combinations), IO and FORMAT (from .load), IO (the checkpoint folder),
  * DEVICE, DEVICE_MEMORY, MEMORY, and those of dt_comm. */
 DT_API dt_result dt_trainer_create(dt_graph *graph, const dt_trainer_desc *desc, dt_trainer **out);
@@ -434,10 +451,10 @@ typedef struct dt_train_report {
  * may still fail once.
  * Errors: NUMERIC (a NaN or infinity in a loss or gradient, with op and rank; or in a value that
  * the update would write, with the parameter; training can continue), INVALID (a label out of
- * range, with its row; a shared input that was never set), the result of dt_dataset.sample,
- * those of dt_stream_desc, DEVICE_LOST, DEVICE_MEMORY, REVOKED (the job has ended in an earlier
- * call), and those of dt_comm. Then the message says which step the weights belong to. The store
- * can be read and saved.
+ * range, with its row; a shared input that was never set; ranks that step different trainers of
+ * one .replicas_of), the result of dt_dataset.sample, those of dt_stream_desc, DEVICE_LOST,
+ * DEVICE_MEMORY, REVOKED (the job has ended in an earlier call), and those of dt_comm. Then the
+ * message says which step the weights belong to. The store can be read and saved.
  *
  * DT_TRAIN_LOCAL: an error in the middle of a round is only this rank's, which tries its step
  * again. Other ranks wait at the round's end. A replica whose step has a NaN or infinity leaves

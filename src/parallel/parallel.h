@@ -178,6 +178,8 @@ typedef struct dti_parallel {
     dti_mesh mesh;
     dti_replica *replicas;
     dti_device_team *device_team;
+    bool shares;     /* contexts, stores and the team are another one's */
+    uint32_t number; /* among those that share replicas; the one that has them is 0 */
     uint32_t first_batch_slice, batch_slices; /* of this process */
     dti_subtrees subtrees;
     dti_bucket *buckets;
@@ -243,6 +245,8 @@ typedef struct dti_parallel_result {
 static dt_result dti_parallel_build(dti_parallel *par, uint32_t batch_slices,
                                     const uint32_t *bounds);
 static void dti_parallel_unbuild(dti_parallel *par);
+/* Gradients may lie elsewhere, as another one's programs were made in the same stores. */
+static void dti_parallel_bind(dti_parallel *par);
 /* Whether replicas have a number of batch slices. INVALID */
 static dt_result dti_batch_slices_fit(dti_parallel *par, uint32_t batch_slices);
 /* Whether a sum of `operands` partial sums has room. INVALID */
@@ -277,6 +281,8 @@ static void dti_mesh_log(const dti_parallel *par);
 static dt_result dti_replicas_open(dti_parallel *par, dt_graph *graph, const char *devices,
                                    int threads);
 static void dti_replicas_close(dti_parallel *par);
+/* Those of another one, which outlives it. MEMORY */
+static dt_result dti_replicas_share(dti_parallel *par, const dti_parallel *of);
 /* How many a list asks for; 0 and an error: it is malformed. */
 static uint32_t dti_devices_count(dti_base *base, const char *devices);
 

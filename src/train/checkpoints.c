@@ -15,6 +15,14 @@ static dt_result dti_checkpoint_counted(dt_trainer *t, dt_result result) {
     return result;
 }
 
+/* Rounds need not end at such steps, nor steps of others that share replicas. */
+static bool dti_checkpoint_is_due(const dt_trainer *t, uint64_t step) {
+    const uint64_t every = (uint64_t)t->desc.checkpoint.every_steps;
+    const bool passes = dti_parallel_is_local(&t->par) || t->others;
+    return every && (passes ? step / every > t->saved / every
+                            : step && step % every == 0 && step != t->saved);
+}
+
 static dt_result dti_checkpoint_end(dt_trainer *t) {
     if (!t->writing)
         return DT_OK;

@@ -90,6 +90,7 @@ static void dti_describe_params(const dt_trainer *t, dti_text *text) {
 static void dti_describe_settings(const dt_trainer *t, dti_text *text) {
     dti_text_add(text, "dtrain " DT_VERSION "\n");
     dti_fields_describe(text, "", &dti_trainer_fields, &t->desc, dti_worker_of(t) || dti_serves(t));
+    dti_text_add(text, "trainer %u of its replicas (.replicas_of)\n", t->par.number);
     dti_text_add(text, ".data.rows %llu\n", (unsigned long long)t->desc.data.rows);
     dti_describe_samples(&t->desc.data, text);
     dti_describe_terms(t, text);

@@ -117,7 +117,8 @@ static dt_result dti_trainer_loader(dt_trainer *t) {
         .batch = (uint32_t)t->desc.batch,
         .tail = t->desc.tail,
         .shuffle = !t->desc.no_shuffle,
-        .threaded = !dti_worker_of(t) && !dti_serves(t), /* tickets say what is next */
+        .threaded = !dti_worker_of(t) && !dti_serves(t) && /* tickets say what is next */
+                    !t->desc.no_prefetch,
         .share = dti_trainer_share,
         .user = t,
         .share_max = dti_worker_of(t) ? dti_server_worker.rows_max(t) : t->par.desc.batch};

@@ -88,8 +88,7 @@ static uint64_t dti_trainer_number(const dt_trainer *t) {
 
 /* How many of `keep` steps may stay under way behind the newest, which is of `batch`. */
 static uint32_t dti_trainer_keeps(const dt_trainer *t, const dti_batch *batch, uint32_t keep) {
-    const uint64_t every = (uint64_t)t->desc.checkpoint.every_steps;
-    const bool saves = t->par.asked || (every && (dti_trainer_number(t) - 1) % every == 0);
+    const bool saves = t->par.asked || dti_checkpoint_is_due(t, dti_trainer_number(t) - 1);
     return batch->last || saves || !t->par.alone ? 0 : keep;
 }
 
@@ -172,11 +171,16 @@ static dt_result dti_trainer_make_step(dt_trainer *t, const dti_batch *batch, dt
 
 /* Ends what is under way, before the store is read or written. Its results and its error go into
  * the next report. */
-static void dti_trainer_drain(dt_trainer *t) {
+static void dti_trainer_drain_own(dt_trainer *t) {
     bool used;
     dt_result result = dti_trainer_end_to(t, 0, &t->pending, &used);
     if (!result)
         return;
     t->pending_result = result;
     snprintf(t->said, sizeof t->said, "%s", t->base->error);
+}
+
+static void dti_trainer_drain(dt_trainer *t) {
+    dti_sharing_settle(t);
+    dti_trainer_drain_own(t);
 }

@@ -49,8 +49,8 @@ static dt_result dti_trainer_check(const dt_trainer *t) {
 }
 
 /* The description's texts are its caller's; programs, files and devices are made later too. */
-static dt_result dti_trainer_words(dt_trainer *t, const dt_trainer_desc *desc) {
-    const char *from[3] = {desc->devices, desc->params, desc->checkpoint.folder};
+static dt_result dti_trainer_words(dt_trainer *t) {
+    const char *from[3] = {t->desc.devices, t->desc.params, t->desc.checkpoint.folder};
     const char **to[3] = {&t->desc.devices, &t->desc.params, &t->desc.checkpoint.folder};
     size_t size = 1, at = 0;
     for (int i = 0; i < 3; i++)
@@ -77,10 +77,8 @@ static void dti_trainer_resolve_tp(dt_trainer *t) {
         t->par.desc.stages = DTI_MAX(t->par.desc.stages, 1u);
 }
 
-static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
+static void dti_trainer_resolve(dt_trainer *t) {
     dt_trainer_desc *d = &t->desc;
-    *d = *desc;
-    t->asked = dti_features_asked(t->graph, desc);
     dti_fields_resolve(&dti_trainer_fields, d);
     if (!dti_is_set(d->losses[0].term)) {
         d->losses[0].term = d->loss;

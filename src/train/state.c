@@ -158,7 +158,8 @@ static dt_result dti_state_write(dt_trainer *t, const char *path, bool folder,
     if (!path)
         return dti_fail(t->base, DT_ERROR_INVALID, "the path to save to is NULL");
     dti_state_extra *extras =
-        dti_alloc_array(t->base, (size_t)local->extra_count + 2, sizeof *extras);
+        dti_alloc_array(t->base, (size_t)local->extra_count + 3, sizeof *extras);
+    uint64_t *others = NULL;
     DTI_HAVE(extras);
     for (uint32_t i = 0; i < local->extra_count; i++)
         extras[i] = local->extras[i];
@@ -168,10 +169,12 @@ static dt_result dti_state_write(dt_trainer *t, const char *path, bool folder,
     f.extras = extras;
     f.extra_count = local->extra_count + dti_watched_put(t, watched, extras + local->extra_count);
     dti_state_words(t, words);
-    const dt_result result =
-        dti_state_write_file(t, &f, path, folder, dti_state_keep(t, path, folder));
+    dt_result result = dti_sharing_put(t, extras + f.extra_count, &others);
+    f.extra_count += others != NULL;
+    if (!result)
+        result = dti_state_write_file(t, &f, path, folder, dti_state_keep(t, path, folder));
     dti_state_close(&f);
-    dti_free(t->base, extras);
+    DTI_FREE(t->base, extras, others);
     return result;
 }
 
@@ -198,6 +201,7 @@ static dt_result dti_trainer_file_apart(dt_trainer *t, const char *path, bool fo
 static dt_result dti_trainer_file(dt_trainer *t, const char *path, bool folder) {
     dti_rounds_state local = {0};
     DTI_TRY(dti_check_forked(t->base));
+    DTI_TRY(dti_sharing_is_first(t, "saved"));
     DTI_TRY(dti_trainer_whole(t, "be saved"));
     DTI_TRY(dti_worker_has_no(t, "state to save"));
     dti_trainer_drain(t);
@@ -281,7 +285,8 @@ static dt_result dti_state_check_words(dt_trainer *t, const char *path, uint64_t
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "%s: it has %llu batch slices for %u replicas; use fewer replicas", path,
                         (unsigned long long)w[DTI_STATE_BATCH_SLICES], t->par.mesh.data);
-    return dti_batch_slices_fit(&t->par, (uint32_t)w[DTI_STATE_BATCH_SLICES]);
+    DTI_TRY(dti_batch_slices_fit(&t->par, (uint32_t)w[DTI_STATE_BATCH_SLICES]));
+    return dti_sharing_fits(t, (uint32_t)w[DTI_STATE_BATCH_SLICES]);
 }
 
 /* Everything must fit before anything is written. */
@@ -362,7 +367,7 @@ static dt_result dti_state_spread(dt_trainer *t, const dti_checkpoint *c, dti_st
     if (!result && !is_local && f->words[DTI_STATE_BATCH_SLICES] != par->job.batch_slices) {
         result = dti_full_gather(par); /* if memory runs out now, the host has the values */
         if (!result)
-            result = dti_trainer_build(t, (uint32_t)f->words[DTI_STATE_BATCH_SLICES]);
+            result = dti_sharing_build(t, (uint32_t)f->words[DTI_STATE_BATCH_SLICES]);
     }
     char *piece = NULL; /* taken before anything changes, on all ranks */
     dti_rounds_state local = {0};
@@ -393,6 +398,8 @@ static dt_result dti_state_spread(dt_trainer *t, const dti_checkpoint *c, dti_st
     dti_plateau_load(t, f->words);
     if (!result)
         result = dti_watched_load(t, c);
+    if (!result)
+        result = dti_sharing_load(t, c);
     return result ? result : dti_agree_result(par, dti_trainer_seek(t));
 }
 
@@ -419,6 +426,7 @@ static dt_result dti_state_load(dt_trainer *t, const char *path) {
 DTI_PUBLIC(dt_trainer_load, (dt_trainer * t, const char *path), t,
            DTI_OF(dt_trainer) | DTI_WITH | DTI_UNUSED, (t, path)) {
     DTI_TRY(dti_trainer_goes_on(t));
+    DTI_TRY(dti_sharing_is_first(t, "loaded"));
     DTI_TRY(dti_worker_has_no(t, "state to load"));
     DTI_TRY(dti_checkpoint_settle(t));
     return dti_state_load(t, path);

@@ -41,17 +41,21 @@ static dt_result dti_trainer_lost(dt_trainer *t) {
 
 static dt_result dti_trainer_goes_on(dt_trainer *t) {
     DTI_TRY(dti_check_forked(t->base));
+    dti_sharing_settle(t);
     return t->par.lost ? dti_trainer_lost(t) : DT_OK;
 }
 
-/* What the application wrote since the last step, the replicas have; of buffers there is a copy. */
+/* What the application wrote since the last step, the replicas have; of buffers there is a copy. So
+ * it is with what another trainer of these replicas wrote. */
 static dt_result dti_trainer_look(dt_trainer *t) {
     dt_store *s = t->par.replicas[0].store;
-    if (!s->written)
+    dt_trainer *first = dti_trainer_first(t);
+    if (!s->written && first->stepped == t)
         return DT_OK;
     s->written = false;
     if (dti_pipe_of(&t->par))
         return dti_full_scatter(&t->par);
+    first->stepped = t;
     return dti_statistics_load(&t->par.statistics, s);
 }
 
@@ -98,11 +102,8 @@ static dt_result dti_trainer_step(dt_trainer *t, uint32_t keep, dt_train_report 
 }
 
 static dt_result dti_trainer_checkpoints(dt_trainer *t) {
-    const uint64_t step = t->par.replicas[0].store->steps;
-    const uint64_t every = (uint64_t)t->desc.checkpoint.every_steps;
-    bool due = t->par.asked || (every && step && step % every == 0 && step != t->saved);
-    if (dti_parallel_is_local(&t->par)) /* rounds' ends need not be at such steps */
-        due = !t->par.round.done && (t->par.asked || (every && step / every > t->saved / every));
+    const bool due = !t->par.round.done &&
+                     (t->par.asked || dti_checkpoint_is_due(t, t->par.replicas[0].store->steps));
     return due && t->desc.checkpoint.folder ? dt_trainer_checkpoint(t) : DT_OK;
 }
 

@@ -65,6 +65,7 @@ static dt_result dti_trainer_build(dt_trainer *t, uint32_t batch_slices) {
     if (!result)
         result = dti_agree_result(&t->par, dti_trainer_loader(t));
     t->par.lost = t->par.lost || result; /* there are no programs to go on with */
+    dti_sharing_bind(t);
     return result;
 }
 
@@ -173,11 +174,15 @@ static dt_result dti_trainer_make(dt_trainer *t, dt_result own) {
         DTI_TRY(dti_trainer_folder(t));
     DTI_TRY(dti_trainer_grid(t));                                     /* the same on all ranks */
     const char *devices = dti_grid_is(par) ? "cpu" : t->desc.devices; /* the host has all values */
-    DTI_TRY(dti_agree_result(par, dti_replicas_open(par, t->graph, devices, t->desc.threads)));
+    DTI_TRY(dti_agree_result(
+        par, t->first ? dti_sharing_open(t)
+                      : dti_replicas_open(par, t->graph, devices, t->desc.threads)));
     DTI_TRY(dti_agree_result(par, dti_balance_make(t)));
     DTI_TRY(dti_trainer_build(t, dti_trainer_batch_slices(t)));
     if (!dti_parallel_is_local(par)) /* whose replicas differ until a round ends */
         DTI_TRY(dti_agree_class(par));
+    if (t->first) /* whose values all have */
+        return dti_trainer_seek(t);
     /* behind the loader, whose thread would be pinned with this one */
     DTI_TRY(dti_agree_result(par, dti_device_team_create(t->base, par->desc.comm, par->job.local,
                                                          t->desc.pin, &par->device_team)));
@@ -203,19 +208,24 @@ static dt_result dti_trainer_open(dt_graph *graph, const dt_trainer_desc *desc, 
     dt_trainer *t = dti_alloc(graph->base, sizeof *t);
     DTI_HAVE(t);
     t->base = graph->base;
-    t->comm_base = desc->comm ? desc->comm->base : NULL;
     t->graph = graph;
+    t->stepped = t;
     t->nodes = graph->count;
-    dti_trainer_resolve(t, desc);
-    dt_result result = dti_trainer_words(t, desc); /* told with the first thing that ranks say */
-    result = dti_trainer_make(t, result);
+    t->desc = *desc;
+    t->asked = dti_features_asked(graph, desc);
+    dt_result result = dti_sharing_resolve(t, desc); /* told with the first thing that ranks say */
+    t->comm_base = t->desc.comm ? t->desc.comm->base : NULL;
+    dti_trainer_resolve(t);
+    const dt_result words = dti_trainer_words(t);
+    result = dti_trainer_make(t, result ? result : words);
     if (result) {
         dt_trainer_destroy(t);
         return result;
     }
     /* before its store: it goes first */
-    dti_own(&graph->stores, &t->owned, dti_trainer_end);
-    dti_trainer_claim(t);
+    dti_own(t->first ? &t->first->others : &graph->stores, &t->owned, dti_trainer_end);
+    if (!t->first)
+        dti_trainer_claim(t);
     dti_trainer_log(t);
     dti_sums_log(&t->par);
     if (dti_parallel_is_local(&t->par))
@@ -236,7 +246,12 @@ DTI_PUBLIC_OUT(dt_trainer_create, (dt_graph * graph, const dt_trainer_desc *desc
                graph, DTI_OF(dt_graph), (graph, desc, out)) {
     DTI_NEED(graph->base, desc);
     dti_visit visit;
-    if (dti_enter(desc->comm, &visit, DTI_OF(dt_comm) | DTI_TELLS, dti_function()) || !desc->comm)
+    if (desc->replicas_of && desc->replicas_of->graph != graph)
+        return dti_fail(graph->base, DT_ERROR_INVALID,
+                        ".replicas_of is a trainer of another graph: its replicas have other "
+                        "parameters; give a trainer of this graph");
+    dt_comm *comm = desc->replicas_of ? desc->replicas_of->desc.comm : desc->comm;
+    if (dti_enter(comm, &visit, DTI_OF(dt_comm) | DTI_TELLS, dti_function()) || !comm)
         return dti_leave(&visit, dti_trainer_open(graph, desc, out));
     const dt_result refused = dti_leave(&visit, DT_OK);
     return dti_fail(graph->base, refused, ".comm: %s", dt_result_text(refused));
@@ -259,13 +274,15 @@ static bool dti_trainer_uses(const dt_trainer *t, const void *object) {
 }
 
 DTI_PUBLIC_VOID(dt_trainer_destroy, (dt_trainer * t), t, DTI_OF(dt_trainer) | DTI_UNUSED, (t)) {
+    dti_destroy_owned(&t->others);
     if (!dti_forked(t->base)) /* a child has no such thread */
         dti_checkpoint_copy_wait(t->base, t->copy);
     dti_checkpoint_copy_free(t->base, t->copy);
     dti_loader_destroy(t->loader);
     dti_evaluation_free(t);
     dti_shared_free(t);
-    dti_device_team_destroy(t->par.device_team);
+    if (!t->par.shares)
+        dti_device_team_destroy(t->par.device_team);
     dti_pipe_destroy(&t->par);
     if (DTI_HAS_SERVER)
         dti_server_worker.close(t);
@@ -273,7 +290,9 @@ DTI_PUBLIC_VOID(dt_trainer_destroy, (dt_trainer * t), t, DTI_OF(dt_trainer) | DT
     dti_sync_points_close(&t->par);
     dt_comm_destroy(t->par.shard_comm);
     dti_replicas_close(&t->par);
-    dti_disown(&t->graph->stores, &t->owned);
+    dti_disown(t->first ? &t->first->others : &t->graph->stores, &t->owned);
+    if (t->first && t->first->stepped == t)
+        t->first->stepped = NULL;
     DTI_FREE(t->base, t->par.mesh.firsts, t->par.mesh.ranks, t->speeds, t->bounds, t->words, t);
 }
 

@@ -13,6 +13,7 @@
  *   steps.c                  steps and epochs
  *   rounds.c                 local steps
  *   balance.c                shares that follow speed
+ *   sharing.c                trainers of the same replicas
  *   evaluate.c               losses and metrics over a set, and predictions
  *   plateau.c                a schedule's plateau
  *   names.c                  what a report's numbers are called
@@ -67,6 +68,10 @@ typedef struct dti_watched { /* of the newest fit: see watched.c */
 struct dt_trainer {
     dti_owned owned;            /* first */
     dti_base *base, *comm_base; /* comm_base: .comm's, and NULL without; it follows (DTI_WITH) */
+    dt_trainer *first;          /* whose replicas it trains (.replicas_of); NULL: its own */
+    dti_owned *others;          /* that train its replicas, newest first */
+    uint32_t numbers;           /* how many of them there were */
+    const dt_trainer *stepped;  /* of all of these the one that has the newest running statistics */
     dt_graph *graph;
     uint32_t nodes;       /* of the graph when this was made: what comes later is not trained */
     dt_trainer_desc desc; /* with its defaults */
@@ -139,7 +144,9 @@ static void dti_report_part(const dt_trainer *t, dt_train_report *r);
 static dt_result dti_trainer_whole(const dt_trainer *t, const char *what);
 
 /* make_step.c */
-static void dti_trainer_drain(dt_trainer *t); /* ends what is under way */
+/* Ends what is under way: of all that share replicas, and of it alone. */
+static void dti_trainer_drain(dt_trainer *t);
+static void dti_trainer_drain_own(dt_trainer *t);
 
 /* state.c: as dt_trainer_load, and as dt_trainer_save or _checkpoint */
 static dt_result dti_state_load(dt_trainer *t, const char *path);
@@ -172,11 +179,35 @@ static dt_result dti_shared_written(const dt_trainer *t); /* INVALID: one was no
 /* checkpoints.c: whether checkpoints can be written, looked at before the first; the same on all
  * ranks. Whether one that could not be is all that failed. */
 static dt_result dti_trainer_folder(dt_trainer *t);
+static bool dti_checkpoint_is_due(const dt_trainer *t, uint64_t step); /* by .every_steps */
 static bool dti_checkpoint_is_lost(const dt_trainer *t, dt_result result);
 /* Until the newest checkpoint is written, on all ranks; its result is counted. And the same without
  * what is lost. */
 static dt_result dti_checkpoint_end(dt_trainer *t);
 static dt_result dti_checkpoint_settle(dt_trainer *t);
+
+/* sharing.c: trainers that share replicas */
+static inline dt_trainer *dti_trainer_first(dt_trainer *t) {
+    return t->first ? t->first : t;
+}
+/* From the first one on; NULL: there are no more. */
+static inline dt_trainer *dti_trainer_next(const dt_trainer *t) {
+    return (dt_trainer *)(void *)(t->first ? t->owned.next : t->others);
+}
+/* The members that are the first trainer's. *desc stays. INVALID, UNSUPPORTED: what cannot be. */
+static dt_result dti_sharing_resolve(dt_trainer *t, const dt_trainer_desc *desc);
+static dt_result dti_sharing_open(dt_trainer *t); /* after its settings were agreed on */
+static void dti_sharing_bind(dt_trainer *t);      /* after its programs were made */
+/* No other one has a step under way, and of a job that has ended all know it. */
+static void dti_sharing_settle(dt_trainer *t);
+/* INVALID: `what` ("saved") is the first trainer's. */
+static dt_result dti_sharing_is_first(const dt_trainer *t, const char *what);
+/* Of a checkpoint: what others have in it; and on all ranks, after the first one's state. */
+static dt_result dti_sharing_put(const dt_trainer *t, dti_state_extra *x, uint64_t **words);
+static dt_result dti_sharing_load(dt_trainer *t, const dti_checkpoint *c);
+/* The same number of batch slices as the first one. INVALID where it does not fit */
+static dt_result dti_sharing_fits(dt_trainer *t, uint32_t batch_slices);
+static dt_result dti_sharing_build(dt_trainer *t, uint32_t batch_slices);
 
 /* balance.c */
 static dt_result dti_balance_make(dt_trainer *t);

@@ -59,6 +59,8 @@ DTI_RANGES(dti_trainer_ranges, DTI_TRAINER_RANGES);
     X(dt_trainer_desc, skip_empty, BOOL, ALL, ANY, 1)                                              \
     X(dt_trainer_desc, seed, U64, ALL, ANY, 1)                                                     \
     X(dt_trainer_desc, no_shuffle, BOOL, ALL, ANY, 1)                                              \
+    X(dt_trainer_desc, no_prefetch, BOOL, RANK, ANY, 1)                                            \
+    X(dt_trainer_desc, replicas_of, POINTER, CODE, ANY, 1)                                         \
     X(dt_trainer_desc, parameter_dtype, ENUM, ALL, PARAMETER_DTYPE, 1)                             \
     X(dt_trainer_desc, devices, TEXT, RANK, ANY, 1)                                                \
     X(dt_trainer_desc, threads, INT, RANK, THREADS, 1)                                             \

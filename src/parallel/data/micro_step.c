@@ -10,7 +10,8 @@ enum {
     /* A mark of rates and coefficients in parts: sums over ranks, of each and of its square. */
     DTI_WEIGHTS_MARK,
     DTI_WEIGHTS_SQUARE = DTI_WEIGHTS_MARK + DTI_MARKS,
-    DTI_WEIGHTS_WIDTH = DTI_WEIGHTS_SQUARE + DTI_MARKS
+    DTI_WEIGHTS_CALLED = DTI_WEIGHTS_SQUARE + DTI_MARKS, /* which trainer, and its square */
+    DTI_WEIGHTS_WIDTH = DTI_WEIGHTS_CALLED + 2
 };
 enum {
     DTI_TERMS_WEIGHT = DT_MAX_TERMS, /* sums of losses, weights, sums of metrics, weights */

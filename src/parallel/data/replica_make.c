@@ -168,6 +168,11 @@ static const dti_code *dti_parallel_code(const dti_parallel *par) {
                             : dti_program_code(par->replicas[0].full.runs[0].program);
 }
 
+static void dti_parallel_bind(dti_parallel *par) {
+    for (uint32_t i = 0; i < par->job.local && par->bucket_count; i++)
+        par->replicas[i].gradients = dti_program_gradients(par->replicas[i].full.runs[0].program);
+}
+
 /* A gradient arena has a slot for each sum that the replica cannot add up by itself, so it is made
  * for the most that full and short batches need. */
 static dt_result dti_replica_build(dti_parallel *par, uint32_t i) {

@@ -124,8 +124,20 @@ static dt_result dti_replicas_open(dti_parallel *par, dt_graph *graph, const cha
     return DT_OK;
 }
 
+static dt_result dti_replicas_share(dti_parallel *par, const dti_parallel *of) {
+    par->replicas = dti_alloc_array(par->base, par->job.local, sizeof *par->replicas);
+    DTI_HAVE(par->replicas);
+    par->shares = true;
+    par->device_team = of->device_team;
+    for (uint32_t i = 0; i < par->job.local; i++) {
+        const dti_replica *r = &of->replicas[i];
+        par->replicas[i] = (dti_replica){.ctx = r->ctx, .graph = r->graph, .store = r->store};
+    }
+    return DT_OK;
+}
+
 static void dti_replicas_close(dti_parallel *par) {
-    for (uint32_t i = 0; par->replicas && i < par->job.local; i++) {
+    for (uint32_t i = 0; par->replicas && !par->shares && i < par->job.local; i++) {
         dti_replica *r = &par->replicas[i];
         dti_store_free(r->store);
         dti_free(par->base, r->mirror);

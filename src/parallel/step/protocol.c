@@ -120,6 +120,26 @@ static dt_result dti_parallel_same(dti_parallel *par) {
                     (unsigned long long)par->now->desc.step);
 }
 
+/* Of trainers that share replicas all ranks step the same one: rank 0's. */
+static dt_result dti_parallel_called(dti_parallel *par) {
+    const double *sum = par->weights.sum + DTI_WEIGHTS_CALLED;
+    uint64_t first = par->number;
+    if (par->mesh.world * sum[1] == sum[0] * sum[0])
+        return DT_OK;
+    par->now->told = true;
+    DTI_TRY(dti_ranks_tell(par, &first, 1, DT_I64));
+    const dt_result own =
+        first == par->number
+            ? DT_OK
+            : dti_fail(par->base, DT_ERROR_INVALID,
+                       "step %llu: rank %u steps trainer %u of those that share replicas, and rank "
+                       "0 trainer %llu (0 is the first, then .replicas_of in order of creation); "
+                       "step the same one on all ranks; nothing has changed",
+                       (unsigned long long)par->now->desc.step, par->mesh.rank, par->number,
+                       (unsigned long long)first);
+    return dti_agree_result(par, own);
+}
+
 /* Weights to all ranks, and whether all of them can go on. */
 static dt_result dti_protocol_exchange_weights(dti_parallel *par, dt_result own) {
     const dti_strategy *s = par->strategy;
@@ -127,6 +147,8 @@ static dt_result dti_protocol_exchange_weights(dti_parallel *par, dt_result own)
     leaf[DTI_WEIGHTS_FAULT] = own ? 1.0 : 0.0;
     leaf[DTI_WEIGHTS_WHO] = own ? par->mesh.rank : 0.0;
     leaf[DTI_WEIGHTS_ASKED] = par->asked ? 1.0 : 0.0;
+    leaf[DTI_WEIGHTS_CALLED] = par->number;
+    leaf[DTI_WEIGHTS_CALLED + 1] = (double)par->number * par->number;
     dti_mark_put(par->desc.comm ? dti_parallel_mark(par) : 0, leaf + DTI_WEIGHTS_MARK);
     dt_result result = dti_protocol_sum_begin(par, &par->weights);
     if (!result && !own && par->desc.comm && !s->others_wait)
@@ -165,6 +187,7 @@ static dt_result dti_protocol_agree(dti_parallel *par, dt_result own) {
         return own ? own : result;
     if (par->now->told)
         return dti_parallel_given_up(par);
+    DTI_TRY(dti_parallel_called(par));
     DTI_TRY(dti_parallel_same(par));
     return par->strategy->result(par);
 }
