@@ -1,8 +1,10 @@
 /* Balances a pole on a cart by proximal policy optimization (Schulman et al. 2017): 8 carts are
- * driven by the present policy for 128 steps each, and clipped steps are made on what was seen.
+ * driven by the present policy for 128 steps each, and clipped steps are made on what was seen. The
+ * steps are a trainer's, so devices and ranks share each batch, with the same weights on all.
  * Physics: Barto, Sutton and Anderson, "Neuronlike adaptive elements ..." (1983), without friction.
  * An episode is lost at 12 degrees or 2.4 m, and ends at 500 steps; at a mean of 475 it is learnt.
- *     build/cartpole [FOLDER]      a log of the run, for dtplot */
+ *     build/cartpole [DEVICES [FOLDER]]      a log of the run, for dtplot
+ *     build/cartpole cpu:2        build/dtrun -n 2 build/cartpole cpu        the same last line */
 #define DT_IMPLEMENTATION
 #include "dtrain.h"
 #include <math.h>
@@ -11,6 +13,7 @@
 #include <string.h>
 
 enum { CARTS = 8, STEPS = 128, ALL = CARTS * STEPS, PASSES = 10, LIMIT = 500, SEEN = 20 };
+enum { SLICES = 4 }; /* at most 4 replicas; the bits depend on it */
 static const float discount = 0.99f, decay = 0.95f, clip = 0.2f;
 typedef struct cart {
     float at[4]; /* m, m/s, radians, radians/s */
@@ -108,42 +111,73 @@ static void drive(dt_program *act) {
     }
 }
 
+/* What was seen is new in each call: .no_prefetch. All ranks drive the same carts with the same
+ * weights, so all have the same batch, of which each computes its part. */
+static dt_trainer_desc steps_of_all(const char *devices, dt_comm *comm, const dt_optim_desc *adam) {
+    return (dt_trainer_desc){
+        .losses = {{losses[0]}, {losses[1]}, {losses[2], 0.01f}},
+        .optim = adam,
+        .data = {.rows = ALL,
+                 .columns = {{.input = in, .data = seen},
+                             {.input = before, .data = logp},
+                             {.input = advantage, .data = gain},
+                             {.input = target, .data = wanted},
+                             {.input = action, .data = taken, .dtype = DT_I32}}},
+        .batch = ALL,
+        .no_shuffle = true,
+        .no_prefetch = true,
+        .seed = 1,
+        .devices = devices,
+        .comm = comm,
+        .parallel = {.batch_slices = SLICES}};
+}
+
+static double mean_score(void) {
+    double mean = 0;
+    for (int k = 0; k < SEEN && episodes >= SEEN; k++)
+        mean += (double)scores[k] / SEEN;
+    return mean;
+}
+
 int main(int argc, char **argv) {
     dt_graph *g;
-    dt_store *store;
-    dt_program *act, *train;
+    dt_comm *comm;
+    dt_trainer *train;
+    dt_program *act;
     dt_run_log *log = NULL;
     double mean = 0;
+    uint64_t hash;
+    const dt_comm_desc job = dt_comm_desc_from_env(); /* alone, if nobody started it with others */
+    const dt_result joined = dt_comm_create(&job, &comm);
+    if (joined)
+        stop(NULL, joined, dt_comm_error(comm));
     dt_ctx_create(&(dt_ctx_desc){.on_error = {stop, NULL}}, &ctx); /* small: one thread */
     dt_graph_create(ctx, &g);
     build(g);
     const dt_optim_desc adam = {.kind = DT_OPTIM_ADAM, .lr = 1e-3, .clip_norm = 0.5};
-    const dt_program_desc step = {
-        .losses = {{losses[0]}, {losses[1]}, {losses[2], 0.01f}}, .batch = ALL, .optim = &adam};
-    dt_store_create(g, &(dt_store_desc){.device = "cpu", .seed = 1}, &store);
-    dt_program_create(store, &step, &train);
+    const dt_trainer_desc steps = steps_of_all(argc > 1 ? argv[1] : "cpu", comm, &adam);
+    dt_trainer_create(g, &steps, &train);
+    dt_store *store = dt_trainer_store(train); /* the first replica's: it drives */
     dt_program_create(store, &(dt_program_desc){.outputs = {logits, value}, .batch = CARTS}, &act);
-    if (argc > 1)
-        dt_run_log_create(ctx, &(dt_run_log_desc){.folder = argv[1]}, &log);
+    if (argc > 2 && dt_comm_rank(comm) == 0)
+        dt_run_log_create(ctx, &(dt_run_log_desc){.folder = argv[2]}, &log);
     for (int c = 0; c < CARTS; c++)
         begin(&carts[c]);
     for (uint64_t i = 1; i <= 400 && mean < 475; i++) {
         drive(act);
-        PUT(train, in, seen);
-        PUT(train, before, logp);
-        PUT(train, advantage, gain);
-        PUT(train, target, wanted);
-        PUT(train, action, taken);
         for (int k = 0; k < PASSES; k++)
-            dt_program_run(train, NULL, NULL);
-        mean = 0;
-        for (int k = 0; k < SEEN && episodes >= SEEN; k++)
-            mean += (double)scores[k] / SEEN;
-        printf("%6d steps, %4d episodes, of %.1f steps\n", (int)i * ALL, episodes, mean);
+            dt_trainer_step(train, NULL);
+        mean = mean_score();
+        if (dt_comm_rank(comm) == 0)
+            printf("%6d steps, %4d episodes, of %.1f steps\n", (int)i * ALL, episodes, mean);
         if (log)
             dt_run_log_scalar(log, "steps of an episode", i * ALL, mean);
     }
+    dt_store_hash(store, &hash);
+    if (dt_comm_rank(comm) == 0)
+        fprintf(stderr, "weights %016llx\n", (unsigned long long)hash);
     dt_run_log_destroy(log);
     dt_ctx_destroy(ctx);
+    dt_comm_destroy(comm);
     return mean < 475;
 }
