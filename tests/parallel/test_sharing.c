@@ -28,11 +28,11 @@ static dt_tensor gan_judge(dt_tensor x, const dt_tensor w[2]) {
 }
 
 /* norm: the maker has a batch norm, whose statistics both sides move. */
-static bool gan_make(gan *m, bool norm) {
+static bool gan_make_in(gan *m, const dt_ctx_desc *ctx, bool norm) {
     uint32_t state = 11;
     *m = (gan){.judge_optim = {.kind = DT_OPTIM_ADAM, .lr = 0.02, .clip_norm = 1.0},
                .maker_optim = {.kind = DT_OPTIM_SGD, .lr = 0.05, .momentum = 0.5}};
-    if (dt_ctx_create(&one_thread, &m->ctx) || dt_graph_create(m->ctx, &m->graph))
+    if (dt_ctx_create(ctx, &m->ctx) || dt_graph_create(m->ctx, &m->graph))
         return false;
     for (int i = 0; i < GAN_ROWS * GAN_WIDTH; i++)
         m->data[i] = (float)(train_random(&state) % 1000) / 500.0f + (float)(i % GAN_WIDTH);
@@ -47,6 +47,10 @@ static bool gan_make(gan *m, bool norm) {
     m->of_kept = dt_mean_loss(dt_softplus(gan_judge(dt_detach(m->fake), w)));
     m->of_fake = dt_mean_loss(dt_softplus(dt_neg(gan_judge(m->fake, w))));
     return dt_graph_error(m->graph) == NULL;
+}
+
+static bool gan_make(gan *m, bool norm) {
+    return gan_make_in(m, &one_thread, norm);
 }
 
 static dt_result gan_noise(void *user, const dt_sample *s, void *const *values) {
@@ -468,3 +472,38 @@ TEST(sharing_refuses_first_trainers_whose_replicas_lack_values) {
         dt_ctx_destroy(m.ctx);
     }
 }
+
+/* ---- devices that run on their own */
+
+#ifndef DT_NO_VULKAN
+/* One batch slice: gradients stay on the device, and a step may be in flight when another trainer's
+ * begins. */
+static bool gan_vulkan(const char *devices, int slices, int in_flight, gan_end *end) {
+    gan m;
+    const bool made = gan_make_in(&m, &(dt_ctx_desc){.threads = 1}, false);
+    dt_trainer_desc d = gan_judge_desc(&m, devices, NULL);
+    d.parallel.batch_slices = slices;
+    d.limits.in_flight = in_flight;
+    dt_result result = made ? dt_trainer_create(m.graph, &d, &m.judge) : DT_ERROR_INVALID;
+    d = gan_maker_desc(&m);
+    d.limits.in_flight = in_flight;
+    result = result ? result : dt_trainer_create(m.graph, &d, &m.maker);
+    for (int i = 0; i < GAN_STEPS && !result; i++)
+        result = dt_trainer_step(gan_order[i] == 'J' ? m.judge : m.maker, NULL);
+    CHECK_TEXT(!result && gan_end_of(dt_trainer_store(m.judge), end), "%s", dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+    return !result;
+}
+
+TEST(sharing_on_vulkan_steps_in_flight_and_replicas_change_no_bits) {
+    gan_end one[2] = {{0}}, slices[2] = {{0}};
+    if (!train_has_vulkan())
+        SKIP("no Vulkan device");
+    for (int i = 0; i < 2; i++) {
+        gan_vulkan("vulkan:0", 1, 1 + i, &one[i]);
+        gan_vulkan(i ? "vulkan:0,vulkan:0" : "vulkan:0", 2, 0, &slices[i]);
+    }
+    CHECK(one[0].hash && one[1].hash == one[0].hash);
+    CHECK(slices[0].hash && slices[1].hash == slices[0].hash);
+}
+#endif

@@ -124,6 +124,13 @@ guide_vae_draws_from_codes() {
     program vae 1 c && runs vae 1 && [ -s "$work/vae.png" ]
 }
 
+guide_gan_makes_a_circle_on_any_devices() {
+    program gan 1 c && runs gan 1 cpu || return 1
+    sed -n '/^weights/p' "$work/gan.1.out" >"$work/one.out"
+    build/dtrun -n 2 "$work/gan.1" cpu:2 >"$work/ranks.out" 2>"$work/ranks.err" &&
+        sed -n 's/^\[0\] weights/weights/p' "$work/ranks.out" | cmp -s - "$work/one.out"
+}
+
 guide_from_cpp_learns_a_line() {
     program cpp 1 cpp && runs cpp 1
 }
@@ -146,7 +153,7 @@ for test in guide_first_hour_learns_rings_and_knows_them_again $pictures guide_f
     guide_gpt_says_the_table_of_seven_and_a_cache_changes_no_score \
     guide_standardised_inputs_travel_with_the_weights guide_rates_by_a_schedule_learn_better \
     guide_mixed_precision_learns_as_f32_does guide_vae_draws_from_codes \
-    guide_from_cpp_learns_a_line; do
+    guide_gan_makes_a_circle_on_any_devices guide_from_cpp_learns_a_line; do
     wanted $test || continue
     if $test; then
         passed=$((passed + 1))
