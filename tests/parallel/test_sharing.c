@@ -495,6 +495,28 @@ static bool gan_vulkan(const char *devices, int slices, int in_flight, gan_end *
     return !result;
 }
 
+/* The newest step is in flight when its trainer, or all of them, end. */
+TEST(sharing_on_vulkan_trainers_end_with_steps_in_flight) {
+    if (!train_has_vulkan())
+        SKIP("no Vulkan device");
+    for (int i = 0; i < 2; i++) {
+        gan m;
+        CHECK(gan_make_in(&m, &(dt_ctx_desc){.threads = 1}, false));
+        dt_trainer_desc d = gan_judge_desc(&m, "vulkan:0", NULL);
+        d.parallel.batch_slices = 1;
+        d.limits.in_flight = 2;
+        CHECK(!dt_trainer_create(m.graph, &d, &m.judge));
+        d = gan_maker_desc(&m);
+        d.limits.in_flight = 2;
+        CHECK(!dt_trainer_create(m.graph, &d, &m.maker));
+        CHECK(!dt_trainer_step(m.judge, NULL) && !dt_trainer_step(m.maker, NULL));
+        if (i)
+            dt_trainer_destroy(m.maker);
+        CHECK_TEXT(!dt_trainer_step(m.judge, NULL), "%s", dt_ctx_error(m.ctx));
+        dt_ctx_destroy(m.ctx);
+    }
+}
+
 TEST(sharing_on_vulkan_steps_in_flight_and_replicas_change_no_bits) {
     gan_end one[2] = {{0}}, slices[2] = {{0}};
     if (!train_has_vulkan())
