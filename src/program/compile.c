@@ -435,9 +435,6 @@ static void dti_program_unlink(dt_program *p) {
 
 static void dti_step_slot_free(const dt_program *p, dti_step_slot *t, bool first) {
     const dti_backend *b = p->store->device->backend;
-    if (t->exec)
-        b->exec_destroy(t->exec);
-    dti_step_slot_offload_free(p, t);
     for (int i = 0; i < DTI_ARENAS; i++) {
         const bool shared = t->memories[i] == *dti_program_arena(p, DTI_ARENA_PARAM);
         if (dti_arena_is_own(p, i) && t->memories[i] && !shared && (first || i != DTI_ARENA_TABLE))
@@ -445,13 +442,24 @@ static void dti_step_slot_free(const dt_program *p, dti_step_slot *t, bool first
     }
 }
 
+/* A step in flight reads the block table that all slots share, so memory goes after all launches:
+ * they are waited for. */
+static void dti_step_slots_free(dt_program *p) {
+    for (uint32_t i = 0; i < p->step_slot_count; i++) {
+        if (p->step_slots[i].exec)
+            p->store->device->backend->exec_destroy(p->step_slots[i].exec);
+        dti_step_slot_offload_free(p, &p->step_slots[i]);
+    }
+    for (uint32_t i = 0; i < p->step_slot_count; i++)
+        dti_step_slot_free(p, &p->step_slots[i], i == 0);
+}
+
 DTI_PUBLIC_VOID(dt_program_destroy, (dt_program * p), p, DTI_OF(dt_program) | DTI_UNUSED, (p)) {
     dti_step_settle(p);
     dti_program_unlink(p);
     if (dti_drive_is_open(p))
         dti_drive_close(p);
-    for (uint32_t i = 0; i < p->step_slot_count; i++)
-        dti_step_slot_free(p, &p->step_slots[i], i == 0);
+    dti_step_slots_free(p);
     dti_program_drop_imports(p);
     dti_host_weights_free(p);
     dti_code_release(p->store, p->code);

@@ -65,7 +65,7 @@ static const int gan_columns[2] = {1, 0};
 
 static dt_trainer_desc gan_judge_desc(const gan *m, const char *devices, dt_comm *comm) {
     return (dt_trainer_desc){
-        .losses = {{m->of_real}, {m->of_kept, 0.5f}},
+        .losses = {{m->of_real, 1}, {m->of_kept, 0.5f}},
         .optim = &m->judge_optim,
         .params = "j.*",
         .seed = 3,
@@ -199,7 +199,7 @@ static bool gan_programs(gan *m, gan_end *end) {
     dt_store *store;
     dt_program *judge, *maker;
     static float noise[GAN_ROWS * GAN_NOISE];
-    const dt_program_desc of_judge = {.losses = {{m->of_real}, {m->of_kept, 0.5f}},
+    const dt_program_desc of_judge = {.losses = {{m->of_real, 1}, {m->of_kept, 0.5f}},
                                       .optim = &m->judge_optim,
                                       .params = "j.*",
                                       .batch = GAN_ROWS},

@@ -116,8 +116,7 @@ static void dti_revival_swap(dt_store *s, dti_revival *r) {
 /* What the store has on its device now. */
 static void dti_revival_release(dt_store *s) {
     for (dt_program *p = s->programs; p; p = p->next)
-        for (uint32_t i = 0; i < p->step_slot_count; i++)
-            dti_step_slot_free(p, &p->step_slots[i], i == 0);
+        dti_step_slots_free(p);
     for (int i = 0; i < DTI_ARENAS; i++)
         if (s->memories[i])
             s->device->backend->memory_destroy(s->memories[i]);
