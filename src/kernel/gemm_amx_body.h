@@ -4,7 +4,7 @@
 
 #ifndef DTI_TILE_LOAD
 #define DTI_AMX(name) DTI_N(amx_##name)
-/* GCC does not know that the instructions read memory. */
+/* GCC does not know that the instructions read memory: stands before and after them. */
 #define DTI_TILE_WROTE(at) __asm__ volatile("" : : "r"(at) : "memory")
 #define DTI_TILE_SHAPES(shapes) _tile_loadconfig(shapes)
 #define DTI_TILE_ZERO(t) _tile_zero(t)
@@ -41,6 +41,8 @@ DTI_INLINE void DTI_AMX(step)(int vecs, const float *x, int64_t x_row, const flo
     DTI_AMX_COLUMNS(1, 6)
     DTI_AMX_COLUMNS(2, 5)
     DTI_AMX_COLUMNS(3, 6)
+    DTI_TILE_WROTE(x);
+    DTI_TILE_WROTE(y);
 }
 #undef DTI_AMX_COLUMNS
 
