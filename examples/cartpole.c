@@ -124,9 +124,9 @@ static dt_trainer_desc steps_of_all(const char *devices, dt_comm *comm, const dt
                              {.input = target, .data = wanted},
                              {.input = action, .data = taken, .dtype = DT_I32}}},
         .batch = ALL,
+        .seed = 1,
         .no_shuffle = true,
         .no_prefetch = true,
-        .seed = 1,
         .devices = devices,
         .comm = comm,
         .parallel = {.batch_slices = SLICES}};
