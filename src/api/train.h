@@ -74,7 +74,8 @@ typedef struct dt_stream_sample {
  * Memory: .shuffle + 4 * .batch samples, and 24 bytes for each of them.
  *
  * Threads: .next and .seek are called on a thread of the trainer, one call at a time, also between
- * steps. dt_trainer_destroy waits for a call that has begun. */
+ * steps. dt_trainer_destroy waits for a call that has begun, and so does a change of the batch
+ * slices (dt_trainer_load, DT_BALANCE_MEASURED). */
 typedef struct dt_stream_desc {
     const char *name; /* for errors; NULL = "stream" */
     /* Fills in the next sample. Required. If none has come within about 100 ms, return

@@ -126,12 +126,13 @@ static dt_result dti_trainer_loader(dt_trainer *t) {
         uint32_t first;
         dti_trainer_share(t, t->par.desc.batch, &first, &d.share_max);
     }
-    dti_loader_destroy(t->loader);
-    t->loader = NULL;
     DTI_TRY(dti_trainer_columns(t));
     DTI_TRY(dti_shared_make(t));
     DTI_TRY(dti_shared_put(t));
     if (t->desc.tail == DT_TAIL_PAD)
         DTI_TRY(dti_trainer_pads(t, d.pad));
+    d.kept = dti_loader_keep(t->loader);
+    dti_loader_destroy(t->loader);
+    t->loader = NULL;
     return dti_loader_create(t->base, &d, &t->loader);
 }

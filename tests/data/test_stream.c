@@ -64,9 +64,9 @@ typedef struct stream_run {
     dt_trainer *trainer;
 } stream_run;
 
-static bool stream_open(stream_run *r, uint32_t shuffle, int batch) {
+static bool stream_open_with(stream_run *r, const dt_ctx_desc *ctx, uint32_t shuffle, int batch) {
     memset(r, 0, sizeof *r);
-    if (!train_model_make(&r->m, &(dt_ctx_desc){.no_vulkan = true, .threads = 1}, 0))
+    if (!train_model_make(&r->m, ctx, 0))
         return false;
     r->source.data = &r->m.data;
     r->stream = (dt_stream_desc){
@@ -78,6 +78,10 @@ static bool stream_open(stream_run *r, uint32_t shuffle, int batch) {
     r->desc.data.columns[0].data = r->desc.data.columns[1].data = NULL;
     r->desc.data.stream = &r->stream;
     return true;
+}
+
+static bool stream_open(stream_run *r, uint32_t shuffle, int batch) {
+    return stream_open_with(r, &(dt_ctx_desc){.no_vulkan = true, .threads = 1}, shuffle, batch);
 }
 
 static bool stream_make(stream_run *r) {
@@ -311,6 +315,101 @@ TEST(a_stream_goes_back_by_seek_alone_and_a_checkpoint_of_another_buffer_is_refu
                    dt_ctx_error(r.m.ctx));
         stream_close(&r);
     }
+}
+
+/* ---- the loader is made again, while the stream has been read on */
+
+/* Loads the state after the step `after`, and makes steps up to `steps`. */
+static bool stream_go_on(stream_run *r, const char *path, int after, int steps, uint64_t *hashes) {
+    for (int i = 0; i < 2000 && r->source.at < 10; i++)
+        job_sleep_us(1000); /* the first batch is read ahead */
+    return CHECK_TEXT(!dt_trainer_load(r->trainer, path), "%s", dt_ctx_error(r->m.ctx)) &&
+           stream_hashes(r, steps - after, hashes + after);
+}
+
+enum { STREAM_SAVED = 7, STREAM_ON = 12 };
+
+/* A state of that many replicas, as many batch slices. */
+static bool stream_saved(const char *path, const char *devices, uint32_t shuffle, uint64_t *want) {
+    stream_run r;
+    if (!stream_open(&r, shuffle, 10))
+        return false;
+    r.desc.devices = devices;
+    r.desc.parallel.batch_slices = 0;
+    const bool ok = stream_make(&r) && stream_hashes(&r, STREAM_SAVED, want) &&
+                    CHECK_TEXT(!dt_trainer_save(r.trainer, path), "%s", dt_ctx_error(r.m.ctx)) &&
+                    stream_hashes(&r, STREAM_ON - STREAM_SAVED, want + STREAM_SAVED);
+    stream_close(&r);
+    return ok;
+}
+
+TEST(a_stream_without_seek_loses_no_sample_where_a_state_has_other_batch_slices) {
+    for (int c = 0; c < 4; c++) {
+        const char *path = temp_path("stream.slices");
+        const uint32_t shuffle = c / 2 ? 32 : 0;
+        uint64_t want[STREAM_STEPS], got[STREAM_STEPS];
+        stream_run r;
+        REQUIRE(stream_saved(path, "cpu:2", shuffle, want) && stream_open(&r, shuffle, 10));
+        r.desc.parallel.batch_slices = 0;
+        r.desc.data.threads = 1 + c % 2;
+        REQUIRE(stream_make(&r));
+        CHECK(stream_go_on(&r, path, STREAM_SAVED, STREAM_ON, got));
+        CHECK(!memcmp(want + STREAM_SAVED, got + STREAM_SAVED,
+                      (STREAM_ON - STREAM_SAVED) * sizeof *want));
+        stream_close(&r);
+    }
+}
+
+static void stream_rank_goes_on(rank *r) {
+    stream_run s;
+    uint64_t got[STREAM_STEPS] = {0};
+    if (!EXPECT(r, stream_open(&s, 32, 10)))
+        return;
+    s.desc.comm = r->comm;
+    s.desc.parallel.batch_slices = 0;
+    EXPECT(r, stream_make(&s) && stream_go_on(&s, r->job->arg, STREAM_SAVED, STREAM_ON, got));
+    for (int i = STREAM_SAVED; i < STREAM_ON; i++)
+        r->records[i].hash = got[i];
+    stream_close(&s);
+}
+
+TEST(ranks_whose_streams_have_no_seek_lose_no_sample_where_a_state_has_other_batch_slices) {
+    const char *path = temp_path("stream.ranks");
+    uint64_t want[STREAM_STEPS];
+    REQUIRE(stream_saved(path, "cpu:4", 32, want));
+    job *j = job_new(2, path);
+    REQUIRE(j && job_run(j, stream_rank_goes_on));
+    for (int i = 0; i < 2; i++)
+        for (int k = STREAM_SAVED; k < STREAM_ON; k++)
+            CHECK_TEXT(j->at[i].records[k].hash == want[k], "rank %d, step %d", i, k + 1);
+    job_free(j);
+}
+
+static void stream_balanced(void *user, dt_log_level level, const char *text) {
+    (void)level;
+    if (strstr(text, "balance: "))
+        ++*(atomic_int *)user;
+}
+
+TEST(a_stream_without_seek_loses_no_sample_where_a_measured_balance_changes) {
+    stream_run r;
+    atomic_int changes = 0;
+    uint64_t steps = 0;
+    const dt_ctx_desc listens = {
+        .no_vulkan = true, .threads = 1, .logger = {.log = stream_balanced, .user = &changes}};
+    REQUIRE(stream_open_with(&r, &listens, 32, 13));
+    r.desc.devices = "cpu:4";
+    r.desc.parallel.batch_slices = 0;
+    r.desc.parallel.balance = DT_BALANCE_MEASURED;
+    r.desc.data.rows = 13; /* it may change after each step */
+    REQUIRE(stream_make(&r));
+    for (int after = 0; after < 5 && steps < 20000; after += changes != 0, steps++)
+        REQUIRE(CHECK_TEXT(!dt_trainer_step(r.trainer, NULL), "step %d: %s", (int)steps + 1,
+                           dt_ctx_error(r.m.ctx)));
+    stream_close(&r);
+    CHECK(r.source.at <= (steps + 1) * 13 + 31);
+    if (!changes)
+        SKIP("the replicas were all as fast");
 }
 
 /* ---- epochs, and callbacks for its samples */

@@ -453,12 +453,14 @@ static dt_result dti_loader_alloc_stream(dti_loader *l) {
     const dti_loader_desc *d = &l->desc;
     if (!d->data->stream)
         return DT_OK;
-    dti_stream_buffer *x = l->stream = dti_alloc(l->base, sizeof *x);
-    DTI_HAVE(x);
-    x->column_count = l->rows.column_count;
-    for (int c = 0; c < x->column_count; c++)
-        x->bytes[c] = dti_column_data_bytes(&l->rows.columns[c]);
-    DTI_TRY(dti_shuffle_open(l->base, d->data->stream, d->batch, d->seed, d->shuffle, x));
+    dti_stream_buffer *x = l->stream;
+    if (!x) {
+        DTI_HAVE(x = l->stream = dti_alloc(l->base, sizeof *x));
+        x->column_count = l->rows.column_count;
+        for (int c = 0; c < x->column_count; c++)
+            x->bytes[c] = dti_column_data_bytes(&l->rows.columns[c]);
+        DTI_TRY(dti_shuffle_open(l->base, d->data->stream, d->batch, d->seed, d->shuffle, x));
+    }
     for (int c = 0; c < x->column_count; c++)
         l->rows.columns[c].data = x->data[c];
     x->cancel = &l->cancel;
@@ -491,12 +493,16 @@ static void dti_loader_stream_data(dti_loader *l) {
 
 static dt_result dti_loader_create(dti_base *base, const dti_loader_desc *desc, dti_loader **out) {
     *out = NULL;
-    DTI_TRY(dti_loader_check(base, desc));
-    dti_loader *l = dti_alloc(base, sizeof *l);
-    DTI_HAVE(l);
+    dt_result result = dti_loader_check(base, desc);
+    dti_loader *l = result ? NULL : dti_alloc(base, sizeof *l);
+    if (!l) {
+        dti_shuffle_free(base, desc->kept);
+        return result ? result : DT_ERROR_MEMORY;
+    }
     const uint64_t rows = desc->data->rows, rest = rows % desc->batch;
     l->base = base;
     l->desc = *desc;
+    l->stream = desc->kept;
     l->batches = rows / desc->batch + (rest && desc->tail != DT_TAIL_DROP);
     l->order = (dti_sampler){.data = desc->data, .seed = desc->seed, .batch = desc->batch};
     dti_mutex_init(&l->lock);
@@ -504,7 +510,7 @@ static dt_result dti_loader_create(dti_base *base, const dti_loader_desc *desc, 
     dti_cond_init(&l->done);
     if (desc->data->stream)
         dti_loader_stream_data(l);
-    dt_result result = dti_rows_open(base, l->desc.data, desc->pad, &l->rows);
+    result = dti_rows_open(base, l->desc.data, desc->pad, &l->rows);
     l->rows.augment.drawn = desc->shuffle && desc->data->weights;
     l->each = desc->data->sample || dti_rows_augment(&l->rows);
     for (int c = 0; c < l->rows.column_count; c++)
@@ -537,6 +543,16 @@ static void dti_loader_stop(dti_loader *l) {
     dti_mutex_destroy(&l->lock);
 }
 
+static dti_stream_buffer *dti_loader_keep(dti_loader *l) {
+    dti_stream_buffer *x = l ? l->stream : NULL;
+    if (!x)
+        return NULL;
+    atomic_store(&l->cancel, true);
+    dti_loader_wait(l);
+    l->stream = NULL;
+    return x;
+}
+
 static void dti_loader_destroy(dti_loader *l) {
     if (!l)
         return;
@@ -548,7 +564,6 @@ static void dti_loader_destroy(dti_loader *l) {
             dti_free(l->base, l->slots[s].values[c]);
     }
     dti_sampler_free(l->base, &l->order);
-    if (l->stream)
-        dti_shuffle_free(l->base, l->stream);
-    DTI_FREE(l->base, l->stream, l->scratch, l);
+    dti_shuffle_free(l->base, l->stream);
+    DTI_FREE(l->base, l->scratch, l);
 }

@@ -52,6 +52,9 @@ typedef struct dti_loader_desc {
     void *user;
     uint32_t share_max;          /* the most that *count can be */
     int32_t pad[DT_MAX_COLUMNS]; /* what a row that fills up has in an i32 column (f32: 0) */
+    /* NULL, or what dti_loader_keep gave of a loader with the same set, seed, batch and shuffle. It
+     * belongs to dti_loader_create, also when that fails. */
+    struct dti_stream_buffer *kept;
 } dti_loader_desc;
 
 typedef struct dti_batch {
@@ -76,6 +79,9 @@ typedef struct dti_batch {
  * begins to be read at the first _seek or _next. */
 static dt_result dti_loader_create(dti_base *base, const dti_loader_desc *desc, dti_loader **out);
 static void dti_loader_destroy(dti_loader *loader);
+/* Takes the samples that a stream has given out of a loader, which is then destroyed: a stream
+ * without .seek does not give them again. NULL: the set is no stream, or loader is NULL. */
+static struct dti_stream_buffer *dti_loader_keep(dti_loader *loader);
 static uint64_t dti_loader_epoch_batches(const dti_loader *loader);
 /* The next batch will be `index` of `epoch`, for step number `step`; index may be the number of
  * batches, which is the next epoch's first. What was read ahead is dropped. INVALID: a larger

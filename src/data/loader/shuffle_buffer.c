@@ -285,8 +285,11 @@ static dt_result dti_shuffle_open(dti_base *base, const dt_stream_desc *d, uint3
     return DT_OK;
 }
 
+/* x and what it has; NULL: nothing. */
 static void dti_shuffle_free(dti_base *base, dti_stream_buffer *x) {
-    DTI_FREE(base, x->place, x->drawn, x->unused, x->order, x->row);
+    if (!x)
+        return;
     for (int c = 0; c < DT_MAX_COLUMNS; c++)
         dti_free(base, x->data[c]);
+    DTI_FREE(base, x->place, x->drawn, x->unused, x->order, x->row, x);
 }
