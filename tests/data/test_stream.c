@@ -663,6 +663,41 @@ TEST(a_trainer_evaluates_and_is_destroyed_while_its_stream_has_nothing) {
     }
 }
 
+typedef struct stream_busy {
+    atomic_int inside, most; /* calls of .sample under way; the most at once */
+} stream_busy;
+
+static dt_result stream_work(void *user, const dt_sample *s, void *const *values) {
+    stream_busy *busy = user;
+    (void)s, (void)values;
+    const int inside = atomic_fetch_add(&busy->inside, 1) + 1;
+    if (inside > busy->most)
+        busy->most = inside;
+    job_sleep_us(1000);
+    atomic_fetch_sub(&busy->inside, 1);
+    return DT_OK;
+}
+
+TEST(an_evaluation_waits_for_a_sample_callback_of_the_stream_that_is_under_way) {
+    stream_busy busy = {0};
+    stream_run r;
+    REQUIRE(stream_open(&r, 0, 10));
+    r.desc.data.sample = stream_work;
+    r.desc.data.user = &busy;
+    dt_dataset valid = train_desc(&r.m).data;
+    valid.rows = 8;
+    valid.sample = stream_work;
+    valid.user = &busy;
+    REQUIRE(stream_make(&r));
+    for (int i = 0; i < 8; i++) {
+        CHECK(!dt_trainer_step(r.trainer, NULL));
+        job_sleep_us(3000); /* the next batch is read */
+        CHECK(!dt_trainer_evaluate(r.trainer, &valid, 0, NULL));
+    }
+    CHECK_TEXT(busy.most == 1, "%d at once", busy.most);
+    stream_close(&r);
+}
+
 /* ---- memory, and what is refused */
 
 TEST(a_stream_allocates_nothing_after_the_trainer_is_made) {

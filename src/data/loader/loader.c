@@ -265,14 +265,21 @@ static bool dti_loader_await(dti_loader *l) {
     return !late;
 }
 
-/* What is being read is dropped. A stream may be in the application's code: nobody waits for it. */
+/* Nobody waits for a stream's .next, which may not return: a turn that is not prepared takes no
+ * samples once it is cancelled. */
 static void dti_loader_rest(dti_loader *l) {
-    if (l->stream)
-        l->begun = false;
-    if (l->stream)
-        atomic_store(&l->cancel, true);
-    else
+    if (!l->stream) {
         dti_loader_wait(l);
+        return;
+    }
+    dti_mutex_lock(&l->lock);
+    if (l->working) {
+        l->begun = false;
+        atomic_store(&l->cancel, true);
+    }
+    while (l->working && l->prepared == l->turn)
+        dti_cond_wait(&l->done, &l->lock);
+    dti_mutex_unlock(&l->lock);
 }
 
 /* The batch at the cursor: which rows of the job's, and which of them are this process's. */

@@ -93,7 +93,7 @@ static dt_result dti_loader_seek(dti_loader *loader, uint64_t epoch, uint64_t in
  * does with INVALID for a share that is not within its batch or above share_max. A column without
  * data is zeros when `sample` gets it. */
 static dt_result dti_loader_next(dti_loader *loader, const dti_batch **out);
-/* Until its threads read nothing; of a stream, they read nothing more. The next batch stays. */
+/* Waits until no .sample is under way. What a stream is being read for is dropped. */
 static void dti_loader_rest(dti_loader *l);
 
 /* ---- sampler.c: which row of the set each sample of an epoch is; rows NULL: each in its turn */
