@@ -69,7 +69,11 @@ typedef struct dt_stream_sample {
  * Errors of a step, which start with .name, and after which the step is not made: IO (the stream
  * ended, and the samples that are left do not fill the step's batch), TIMEOUT (.stall_ms), FORMAT
  * (.bytes), INVALID (no .seek, and an earlier position is loaded), and what .next or .seek
- * returned. The next step tries again; an end is final.
+ * returned. The next step tries again; an end is final. A sample that .sample or .one_hot refuses
+ * stays, and each further step fails with it: check samples in .next.
+ *
+ * Trainers: give each its own dt_stream_desc and source. Two that share them are not detected, and
+ * take samples from each other.
  *
  * Memory: .shuffle + 4 * .batch samples, and 24 bytes for each of them.
  *
@@ -85,7 +89,9 @@ typedef struct dt_stream_desc {
     dt_result (*seek)(void *user, uint64_t row);
     void *user;       /* passed to both */
     uint32_t shuffle; /* samples of the shuffle buffer, at most 2^30; 0 or 1 = do not shuffle */
-    int stall_ms;     /* the longest that a step waits for one sample; 0 = 30000 */
+    /* The longest that a step waits for one sample; 0 = 30000. Above .comm's op_timeout_ms the job
+     * ends with LATE instead of TIMEOUT. */
+    int stall_ms;
 } dt_stream_desc;
 
 /* Samples to train on or to evaluate. What it points to must outlive its use, unchanged: a trainer

@@ -663,6 +663,29 @@ TEST(a_trainer_evaluates_and_is_destroyed_while_its_stream_has_nothing) {
     }
 }
 
+static dt_result stream_refuse(void *user, const dt_sample *s, void *const *values) {
+    (void)values;
+    atomic_fetch_add((atomic_int *)user, s->row == 44);
+    return s->row == 44 ? DT_ERROR_CORRUPT : DT_OK;
+}
+
+TEST(a_sample_of_a_stream_that_the_callback_refuses_ends_each_further_step) {
+    atomic_int refused = 0;
+    stream_run r;
+    REQUIRE(stream_open(&r, 0, 10));
+    r.desc.data.sample = stream_refuse;
+    r.desc.data.user = &refused;
+    REQUIRE(stream_make(&r));
+    for (int i = 0; i < 7; i++) {
+        CHECK(dt_trainer_step(r.trainer, NULL) == (i < 4 ? DT_OK : DT_ERROR_CORRUPT));
+        if (i >= 4)
+            CHECK_TEXT(strstr(dt_ctx_error(r.m.ctx), "failed for row 44"), "%s",
+                       dt_ctx_error(r.m.ctx));
+    }
+    CHECK(refused >= 3 && r.source.at == 50);
+    stream_close(&r);
+}
+
 typedef struct stream_busy {
     atomic_int inside, most; /* calls of .sample under way; the most at once */
 } stream_busy;
