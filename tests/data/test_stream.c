@@ -9,7 +9,7 @@ enum { STREAM_SIDE = TRAIN_SIDE * TRAIN_SIDE, STREAM_MOST = 1024, STREAM_STEPS =
 /* Sample i is row i % TRAIN_ROWS of the model's data. */
 typedef struct stream_source {
     const train_data *data;
-    uint64_t at;       /* the next sample */
+    _Atomic uint64_t at; /* the next sample */
     uint64_t length;   /* it ends there; 0 = never */
     uint64_t fail_at;  /* 1 + the sample that fails; 0 = none */
     dt_result fail;    /* with that result, */
@@ -358,6 +358,47 @@ TEST(a_stream_without_seek_loses_no_sample_where_a_state_has_other_batch_slices)
                       (STREAM_ON - STREAM_SAVED) * sizeof *want));
         stream_close(&r);
     }
+}
+
+static int stream_left; /* allocations until one fails; 0: none does */
+static atomic_int stream_live;
+
+static void *stream_alloc(void *user, size_t bytes, size_t align) {
+    if (stream_left && !--stream_left)
+        return NULL;
+    stream_live++;
+    return train_alloc(user, bytes, align);
+}
+
+static void stream_release(void *user, void *memory, size_t bytes) {
+    stream_live -= memory != NULL;
+    train_free(user, memory, bytes);
+}
+
+TEST(a_stream_s_samples_are_freed_where_its_loader_cannot_be_made_again) {
+    const char *path = temp_path("stream.memory");
+    uint64_t want[STREAM_STEPS];
+    atomic_int calls = 0;
+    dt_result result = DT_ERROR_MEMORY;
+    const dt_ctx_desc counting = {
+        .no_vulkan = true,
+        .threads = 1,
+        .allocator = {.alloc = stream_alloc, .free = stream_release, .user = &calls}};
+    REQUIRE(stream_saved(path, "cpu:2", 32, want));
+    int failed = 0;
+    for (int i = 1; result == DT_ERROR_MEMORY; i++) {
+        stream_run r;
+        REQUIRE(stream_open_with(&r, &counting, 32, 10));
+        r.desc.parallel.batch_slices = 0;
+        REQUIRE(stream_make(&r));
+        stream_left = i;
+        result = dt_trainer_load(r.trainer, path);
+        failed += result == DT_ERROR_MEMORY;
+        stream_left = 0;
+        stream_close(&r);
+        CHECK_TEXT(!stream_live, "allocation %d: %d are left", i, (int)stream_live);
+    }
+    CHECK_TEXT(!result && failed > 10, "%d failed", failed);
 }
 
 static void stream_rank_goes_on(rank *r) {
