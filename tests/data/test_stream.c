@@ -10,16 +10,16 @@ enum { STREAM_SIDE = TRAIN_SIDE * TRAIN_SIDE, STREAM_MOST = 1024, STREAM_STEPS =
 typedef struct stream_source {
     const train_data *data;
     _Atomic uint64_t at; /* the next sample */
-    uint64_t length;   /* it ends there; 0 = never */
-    uint64_t fail_at;  /* 1 + the sample that fails; 0 = none */
-    dt_result fail;    /* with that result, */
-    atomic_int fails;  /* so many times */
-    size_t wrong;      /* or, if it is DT_OK: it has so many bytes more */
-    uint64_t asked;    /* calls of seek */
-    uint64_t sought;   /* where the newest led */
-    atomic_int inside; /* calls under way */
-    bool overlaps;     /* there were two */
-    atomic_bool stuck; /* it does not return */
+    uint64_t length;     /* it ends there; 0 = never */
+    uint64_t fail_at;    /* 1 + the sample that fails; 0 = none */
+    dt_result fail;      /* with that result, */
+    atomic_int fails;    /* so many times */
+    size_t wrong;        /* or, if it is DT_OK: it has so many bytes more */
+    uint64_t asked;      /* calls of seek */
+    uint64_t sought;     /* where the newest led */
+    atomic_int inside;   /* calls under way */
+    bool overlaps;       /* there were two */
+    atomic_bool stuck;   /* it does not return */
 } stream_source;
 
 static dt_result stream_next(void *user, dt_stream_sample *s) {
