@@ -315,7 +315,7 @@ typedef struct dt_limits_desc {
  * .params, optimizer, data and batch of its own. So the two networks of a GAN have a trainer each,
  * and an agent's policy and value too. The host makes steps of all of them in any order, the same
  * one on all ranks. All have the same bits on any number of replicas. Steps are numbered over all
- * of them: .seed and a schedule of rates see that number.
+ * of them, and .seed sees that number. A schedule of rates counts the batches of its own trainer.
  *
  * Leave .load, .checkpoint and all from .parameter_dtype to .server 0: they are the first
  * trainer's. The first one saves and loads, also where the others are in their data. Create all

@@ -18,11 +18,20 @@ static void dti_plateau_reset(dt_trainer *t) {
     t->plateau = (dti_plateau){.best = s && s->maximize ? -INFINITY : INFINITY, .scale = 1.0};
 }
 
+/* Where a schedule is at that step: of several trainers that share replicas each counts its own
+ * batches. */
+static uint64_t dti_plateau_step(const dt_trainer *t, uint64_t step) {
+    if (!t->shares)
+        return step;
+    const uint64_t next = t->epoch * dti_loader_epoch_batches(t->loader) + t->index + 1;
+    return next + step - dti_trainer_number(t);
+}
+
 /* What a step gets instead of its own; 0: nothing. */
 static double dti_trainer_lr(const dt_trainer *t, uint64_t step) {
-    if (t->lr != 0.0 || t->plateau.scale == 1.0)
+    if (t->lr != 0.0 || (t->plateau.scale == 1.0 && !t->shares))
         return t->lr;
-    const double lr = dti_optim_lr_at(&t->optim, 0.0, step) * t->plateau.scale;
+    const double lr = dti_optim_lr_at(&t->optim, 0.0, dti_plateau_step(t, step)) * t->plateau.scale;
     return lr == 0.0 ? (double)DT_ZERO : lr;
 }
 
@@ -62,7 +71,7 @@ DTI_PUBLIC(dt_trainer_report_metric, (dt_trainer * t, double value), t, DTI_OF(d
         return dti_fail(
             t->base, DT_ERROR_INVALID,
             "dt_trainer_report_metric: the optimizer's schedule has no DT_SCHEDULE_PLATEAU");
-    if (dti_rate_phase(&t->optim, dti_trainer_number(t), &n) == s)
+    if (dti_rate_phase(&t->optim, dti_plateau_step(t, dti_trainer_number(t)), &n) == s)
         dti_plateau_look(&t->plateau, s, t->optim.lr, value);
     return DT_OK;
 }

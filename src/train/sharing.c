@@ -56,6 +56,18 @@ static dt_result dti_sharing_nodes(dti_base *base, const dt_trainer *first,
     return DT_OK;
 }
 
+/* The smallest that none of them has: one that is made again has the same place in a checkpoint. */
+static uint32_t dti_sharing_number(const dt_trainer *first) {
+    uint32_t number = 1;
+    const dt_trainer *o = dti_trainer_next(first);
+    while (o) {
+        const bool taken = o->par.number == number;
+        number += taken;
+        o = dti_trainer_next(taken ? first : o);
+    }
+    return number;
+}
+
 static dt_result dti_sharing_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
     if (!desc->replicas_of)
         return DT_OK;
@@ -73,7 +85,7 @@ static dt_result dti_sharing_resolve(dt_trainer *t, const dt_trainer_desc *desc)
     d->mode = DT_TRAIN_SYNCHRONOUS;
     d->local = (dt_local_desc){0};
     d->server = (dt_worker_desc){0};
-    t->par.number = ++first->numbers;
+    t->par.number = dti_sharing_number(first);
     DTI_TRY(dti_sharing_check(t->base, desc));
     DTI_TRY(dti_sharing_whole(t->base, first));
     return dti_sharing_nodes(t->base, first, desc);

@@ -224,7 +224,9 @@ static dt_result dti_trainer_open(dt_graph *graph, const dt_trainer_desc *desc, 
     }
     /* before its store: it goes first */
     dti_own(t->first ? &t->first->others : &graph->stores, &t->owned, dti_trainer_end);
-    if (!t->first)
+    if (t->first)
+        t->shares = t->first->shares = true;
+    else
         dti_trainer_claim(t);
     dti_trainer_log(t);
     dti_sums_log(&t->par);

@@ -70,7 +70,7 @@ struct dt_trainer {
     dti_base *base, *comm_base; /* comm_base: .comm's, and NULL without; it follows (DTI_WITH) */
     dt_trainer *first;          /* whose replicas it trains (.replicas_of); NULL: its own */
     dti_owned *others;          /* that train its replicas, newest first */
-    uint32_t numbers;           /* how many of them there were */
+    bool shares;                /* its replicas are, or were, another one's too */
     const dt_trainer *stepped;  /* of all of these the one that has the newest running statistics */
     dt_graph *graph;
     uint32_t nodes;       /* of the graph when this was made: what comes later is not trained */

@@ -181,6 +181,59 @@ TEST(sharing_a_gan_has_the_same_bits_on_two_and_three_ranks) {
     }
 }
 
+/* ---- rates */
+
+enum { GAN_RATED = 8 };
+
+/* Judge and maker in turn; rates: those that the steps had, or NULL: to be set. The maker comes
+ * after two of the judge's steps. */
+static void gan_rated(const dt_schedule *of_judge, const dt_schedule *of_maker, const char *devices,
+                      double rates[2][GAN_RATED], uint64_t *hash) {
+    gan m;
+    dt_train_report report;
+    CHECK(gan_make(&m, false));
+    const bool given = !of_judge->kind;
+    m.judge_optim.schedule[0] = *of_judge;
+    m.maker_optim.schedule[0] = *of_maker;
+    dt_trainer_desc d = gan_judge_desc(&m, devices, NULL);
+    CHECK(!dt_trainer_create(m.graph, &d, &m.judge));
+    for (int i = 0; i < GAN_RATED; i++) {
+        d = gan_maker_desc(&m);
+        CHECK(i != 2 || !dt_trainer_create(m.graph, &d, &m.maker));
+        for (int k = 0; k < (i < 2 ? 1 : 2); k++) {
+            dt_trainer *t = k ? m.maker : m.judge;
+            CHECK(!given || !dt_trainer_set_lr(t, rates[k][i]));
+            CHECK_TEXT(!dt_trainer_step(t, &report), "%s", dt_ctx_error(m.ctx));
+            CHECK(!given || report.lr == rates[k][i]);
+            rates[k][i] = report.lr;
+        }
+    }
+    CHECK(!dt_store_state_hash(dt_trainer_store(m.judge), hash));
+    dt_trainer_destroy(m.maker); /* the judge's steps are still counted as its own */
+    CHECK(!dt_trainer_step(m.judge, &report));
+    if (!given)
+        CHECK_NEAR(report.lr, 0.02 * 0.6, 1e-12);
+    dt_ctx_destroy(m.ctx);
+}
+
+TEST(sharing_a_schedule_counts_the_steps_of_its_own_trainer) {
+    static const dt_schedule none = {0};
+    double rates[2][GAN_RATED];
+    uint64_t hash[3];
+    /* the judge has 3 steps an epoch */
+    const dt_schedule falls = {.kind = DT_SCHEDULE_LINEAR, .epochs = 4, .start = 1, .end = 0.4};
+    const dt_schedule rises = {.kind = DT_SCHEDULE_LINEAR, .steps = 4, .start = 0.25};
+    gan_rated(&falls, &rises, "cpu:2", rates, &hash[0]);
+    for (int i = 0; i < GAN_RATED; i++) {
+        CHECK_NEAR(rates[0][i], 0.02 * (1 - 0.05 * i), 1e-12);
+        if (i >= 2)
+            CHECK_NEAR(rates[1][i], 0.05 * (i < 6 ? 0.25 + 0.1875 * (i - 2) : 1), 1e-12);
+    }
+    gan_rated(&none, &none, "cpu:2", rates, &hash[1]);
+    gan_rated(&none, &none, "cpu", rates, &hash[2]);
+    CHECK(hash[0] == hash[1] && hash[0] == hash[2]);
+}
+
 /* ---- beside programs of one store */
 
 typedef struct gan_end {
@@ -315,8 +368,11 @@ static void gan_rank_dies(rank *r) {
     EXPECT(r, gan_make(&m, true));
     EXPECT_TEXT(r, !gan_open(&m, "cpu", r->comm) && !gan_steps(&m, 0, 5, r->records), "%s",
                 dt_ctx_error(m.ctx));
-    if (r->index == 1)
+    atomic_store(&r->stage, 1);
+    if (r->index == 1) { /* when rank 0 needs nothing more of step 5 */
+        job_await(r->job, 0, 1);
         _exit(0);
+    }
     EXPECT(r, dt_trainer_step(m.maker, NULL) == DT_ERROR_PEER_LOST);
     EXPECT_TEXT(r, strstr(dt_ctx_error(m.ctx), "rank 1"), "%s", dt_ctx_error(m.ctx));
     EXPECT_TEXT(r, strstr(dt_ctx_error(m.ctx), "of step 5"), "%s", dt_ctx_error(m.ctx));
