@@ -535,8 +535,9 @@ DT_API dt_result dt_trainer_save(dt_trainer *trainer, const char *path);
  * path: matters only on rank 0.
  * Errors, with the state unchanged: IO, FORMAT (truncated; a wrong checksum; a value that is NaN or
  * infinite, with its tensor), INVALID (another model: the first parameter that differs is named;
- * another batch, seed, accumulate, tail, shuffling or number of samples; another .batch_slices than
- * asked for; fewer slices than replicas; more slices than samples in a batch; a server's worker).
+ * another batch, seed, accumulate, tail, shuffling or number of samples, also of a trainer of
+ * .replicas_of; more or fewer of those; such a trainer itself; another .batch_slices than asked
+ * for; fewer slices than replicas; more slices than samples in a batch; a server's worker).
  *
  * DT_TRAIN_LOCAL and DT_TRAIN_SYNCHRONOUS read each other's files. Local steps begin with the
  * file's moments on all replicas, a synchronous trainer with those of the first replica. A round

@@ -157,10 +157,12 @@ static dt_result dti_sharing_put(const dt_trainer *t, dti_state_extra *x, uint64
     return DT_OK;
 }
 
+enum { DTI_SHARING_BYTES = DTI_STATE_WORDS * 8 }; /* of each */
+
 /* From rank 0's file. The number stays 0 where it has none of this trainer's. */
 static void dti_sharing_find(const dt_trainer *t, const dti_checkpoint *c, uint64_t *words) {
     const dt_safetensors_tensor *own = dti_checkpoint_find(c, dti_sharing_name);
-    const size_t each = DTI_STATE_WORDS * sizeof *words;
+    const size_t each = DTI_SHARING_BYTES;
     for (uint64_t at = 0; own && at + each <= own->bytes && !words[DTI_STATE_STEP]; at += each) {
         memcpy(words, (const char *)own->data + at, each);
         if (words[DTI_STATE_STEP] != t->par.number)
@@ -168,21 +170,44 @@ static void dti_sharing_find(const dt_trainer *t, const dti_checkpoint *c, uint6
     }
 }
 
+/* A file that another program wrote may have anything there. */
+static dt_result dti_sharing_match(dt_trainer *t, const char *path, const dti_checkpoint *c) {
+    const dt_safetensors_tensor *own = dti_checkpoint_find(c, dti_sharing_name);
+    const uint32_t count = dti_sharing_count(t);
+    if (own && (strcmp(own->dtype, "U64") != 0 || own->bytes % DTI_SHARING_BYTES))
+        return dti_fail(t->base, DT_ERROR_FORMAT, "%s: its \"%s\" is damaged", path,
+                        dti_sharing_name);
+    const uint64_t has = own ? own->bytes / DTI_SHARING_BYTES : 0;
+    bool same = has == count;
+    for (dt_trainer *o = dti_trainer_next(t); o && same; o = dti_trainer_next(o)) {
+        uint64_t words[DTI_STATE_WORDS] = {0};
+        dti_sharing_find(o, c, words);
+        same = words[DTI_STATE_STEP] != 0;
+        if (same)
+            DTI_TRY(dti_state_check_same(o, path, words));
+    }
+    return same ? DT_OK
+                : dti_fail(t->base, DT_ERROR_INVALID,
+                           "%s: it has %u trainers beside the first (.replicas_of), here are %u; "
+                           "create the same before it is loaded",
+                           path, (uint32_t)has, count);
+}
+
 static dt_result dti_sharing_load(dt_trainer *t, const dti_checkpoint *c) {
+    dt_result result = DT_OK;
     t->stepped = t;
     for (dt_trainer *o = dti_trainer_next(t); o; o = dti_trainer_next(o)) {
         uint64_t words[DTI_STATE_WORDS] = {0};
         if (t->par.mesh.rank == 0)
             dti_sharing_find(o, c, words);
         DTI_TRY(dti_ranks_tell(&t->par, words, DTI_STATE_WORDS, DT_I64));
-        if (!words[DTI_STATE_STEP])
-            continue;
         o->epoch = words[DTI_STATE_EPOCH];
         o->index = words[DTI_STATE_INDEX];
         dti_plateau_load(o, words);
-        DTI_TRY(dti_agree_result(&t->par, dti_trainer_seek(o)));
+        const dt_result own = dti_agree_result(&t->par, dti_trainer_seek(o));
+        result = result ? result : own;
     }
-    return DT_OK;
+    return result;
 }
 
 static dt_result dti_sharing_fits(dt_trainer *t, uint32_t batch_slices) {

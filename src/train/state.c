@@ -230,11 +230,15 @@ DTI_PUBLIC(dt_trainer_save, (dt_trainer * t, const char *path), t, DTI_OF(dt_tra
 
 /* ---- loading */
 
+static const char *dti_state_whose(const dt_trainer *t) {
+    return t->first ? " (of a trainer of .replicas_of)" : "";
+}
+
 static dt_result dti_state_wrong(dt_trainer *t, const char *path, const char *what,
                                  unsigned long long file, unsigned long long here) {
     return dti_fail(t->base, DT_ERROR_INVALID,
-                    "%s: a checkpoint of another job? Its %s is %llu, here %llu: use the same",
-                    path, what, file, here);
+                    "%s: a checkpoint of another job? Its %s is %llu, here %llu%s: use the same",
+                    path, what, file, here, dti_state_whose(t));
 }
 
 /* A file may have any number. */
@@ -243,7 +247,8 @@ static const char *dti_state_kind_name(uint64_t kind) {
     return row ? row->name : "unknown";
 }
 
-static dt_result dti_state_check_words(dt_trainer *t, const char *path, uint64_t *w) {
+/* The words that must be the trainer's own. */
+static dt_result dti_state_check_same(dt_trainer *t, const char *path, uint64_t *w) {
     uint64_t here[DTI_STATE_WORDS];
     static const struct {
         uint8_t word;
@@ -259,14 +264,19 @@ static dt_result dti_state_check_words(dt_trainer *t, const char *path, uint64_t
     w[DTI_STATE_OPTIM] = dti_state_kind(w[DTI_STATE_OPTIM]);
     if (w[DTI_STATE_OPTIM] != here[DTI_STATE_OPTIM])
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "%s: a checkpoint of another job? Its optimizer is %s, and here %s; use "
+                        "%s: a checkpoint of another job? Its optimizer is %s, and here %s%s; use "
                         "the checkpoint's .optim.kind",
                         path, dti_state_kind_name(w[DTI_STATE_OPTIM]),
-                        dti_state_kind_name(here[DTI_STATE_OPTIM]));
+                        dti_state_kind_name(here[DTI_STATE_OPTIM]), dti_state_whose(t));
     for (size_t i = 0; i < DTI_COUNT(same); i++) {
         if (w[same[i].word] != here[same[i].word])
             return dti_state_wrong(t, path, same[i].name, w[same[i].word], here[same[i].word]);
     }
+    return DT_OK;
+}
+
+static dt_result dti_state_check_words(dt_trainer *t, const char *path, uint64_t *w) {
+    DTI_TRY(dti_state_check_same(t, path, w));
     if (dti_parallel_is_local(&t->par)) /* one batch slice a replica, whatever the file's */
         return DT_OK;
     if (t->desc.parallel.batch_slices &&
@@ -306,6 +316,7 @@ static dt_result dti_state_check(dt_trainer *t, const char *path, const dti_chec
     *f = dti_trainer_state(t, words, words[DTI_STATE_VERSION]);
     DTI_TRY(dti_trainer_state_open(f));
     DTI_TRY(dti_state_contract(f, path, c, words[DTI_STATE_VERSION] == 1));
+    DTI_TRY(dti_sharing_match(t, path, c));
     DTI_TRY(dti_state_check_words(t, path, words));
     DTI_TRY(dti_state_match(f, path, c));
     if (words[DTI_STATE_VERSION] == DTI_STATE_LOCAL)
@@ -400,7 +411,8 @@ static dt_result dti_state_spread(dt_trainer *t, const dti_checkpoint *c, dti_st
         result = dti_watched_load(t, c);
     if (!result)
         result = dti_sharing_load(t, c);
-    return result ? result : dti_agree_result(par, dti_trainer_seek(t));
+    const dt_result own = dti_trainer_seek(t); /* in any case: its place has changed */
+    return result ? result : dti_agree_result(par, own);
 }
 
 static dt_result dti_state_load(dt_trainer *t, const char *path) {

@@ -202,8 +202,10 @@ static void dti_sharing_bind(dt_trainer *t);      /* after its programs were mad
 static void dti_sharing_settle(dt_trainer *t);
 /* INVALID: `what` ("saved") is the first trainer's. */
 static dt_result dti_sharing_is_first(const dt_trainer *t, const char *what);
-/* Of a checkpoint: what others have in it; and on all ranks, after the first one's state. */
+/* Of a checkpoint: what others have in it; on rank 0 INVALID where that is of others; and on all
+ * ranks, after the first one's state. */
 static dt_result dti_sharing_put(const dt_trainer *t, dti_state_extra *x, uint64_t **words);
+static dt_result dti_sharing_match(dt_trainer *t, const char *path, const dti_checkpoint *c);
 static dt_result dti_sharing_load(dt_trainer *t, const dti_checkpoint *c);
 /* The same number of batch slices as the first one. INVALID where it does not fit */
 static dt_result dti_sharing_fits(dt_trainer *t, uint32_t batch_slices);

@@ -428,6 +428,80 @@ TEST(sharing_a_checkpoint_has_all_trainers_and_goes_on_on_another_mesh) {
     remove(path);
 }
 
+/* A checkpoint after 7 steps. */
+static void gan_saved(const char *path) {
+    gan m;
+    step_record records[GAN_STEPS];
+    CHECK(gan_make(&m, true));
+    CHECK(!gan_open(&m, "cpu:2", NULL) && !gan_steps(&m, 0, 7, records));
+    CHECK(!dt_trainer_save(m.judge, path));
+    dt_ctx_destroy(m.ctx);
+}
+
+/* Nothing of the state has changed. */
+static void gan_load_refused(gan *m, const char *path, const char *part) {
+    uint64_t before = 0, after = 1;
+    CHECK(!dt_store_state_hash(dt_trainer_store(m->judge), &before));
+    CHECK_TEXT(dt_trainer_load(m->judge, path) == DT_ERROR_INVALID, "%s", part);
+    CHECK_CONTAINS(dt_ctx_error(m->ctx), part);
+    CHECK(!dt_store_state_hash(dt_trainer_store(m->judge), &after));
+    CHECK_TEXT(before == after, "%s", part);
+}
+
+TEST(sharing_a_checkpoint_of_other_second_trainers_is_refused) {
+    const char *path = "build/sharing_other.state";
+    static const char *const parts[] = {
+        "Its .batch is 30, here 36 (of a trainer of .replicas_of)",
+        "Its .data.rows is 90, here 120",
+        "Its .seed is 4, here 9",
+        "Its shuffling (not .no_shuffle; of a stream 2 + .shuffle) is 1, here 0",
+        "Its .accumulate is 2, here 1",
+        "Its optimizer is SGD, and here RMSprop",
+        "it has 1 trainers beside the first (.replicas_of), here are 0",
+        "it has 1 trainers beside the first (.replicas_of), here are 2"};
+    gan_saved(path);
+    for (int i = 0; i < 8; i++) {
+        gan m;
+        CHECK(gan_make(&m, true));
+        dt_trainer_desc d = gan_judge_desc(&m, "cpu:2", NULL);
+        CHECK(!dt_trainer_create(m.graph, &d, &m.judge));
+        d = gan_maker_desc(&m);
+        d.batch = i == 0 ? 36 : d.batch;
+        d.data.rows = i == 1 ? 120 : 90;
+        d.seed = i == 2 ? 9 : d.seed;
+        d.no_shuffle = i == 3;
+        d.accumulate = i == 4 ? 1 : d.accumulate;
+        m.maker_optim.kind = i == 5 ? DT_OPTIM_RMSPROP : DT_OPTIM_SGD;
+        CHECK(i == 6 || !dt_trainer_create(m.graph, &d, &m.maker));
+        CHECK(i != 7 || !dt_trainer_create(m.graph, &d, &m.maker));
+        gan_load_refused(&m, path, parts[i]);
+        dt_ctx_destroy(m.ctx);
+    }
+    remove(path);
+}
+
+/* A trainer that could not be made, or that was destroyed, has no place in it. */
+TEST(sharing_a_checkpoint_goes_on_after_failed_and_repeated_creations) {
+    const char *path = "build/sharing_again.state";
+    gan m;
+    step_record records[GAN_STEPS] = {{0}};
+    gan_saved(path);
+    if (!gan_oracle_make())
+        return;
+    CHECK(gan_make(&m, true) && !gan_open(&m, "cpu:2", NULL));
+    dt_trainer_destroy(m.maker);
+    dt_trainer_desc d = gan_maker_desc(&m);
+    d.batch = 5;
+    CHECK(dt_trainer_create(m.graph, &d, &m.maker) == DT_ERROR_INVALID);
+    d = gan_maker_desc(&m);
+    CHECK(!dt_trainer_create(m.graph, &d, &m.maker));
+    CHECK_TEXT(!dt_trainer_load(m.judge, path) && !gan_steps(&m, 7, GAN_STEPS, records), "%s",
+               dt_ctx_error(m.ctx));
+    gan_equal(records, 7, "after loading");
+    dt_ctx_destroy(m.ctx);
+    remove(path);
+}
+
 TEST(sharing_checkpoints_come_though_others_make_the_steps_between) {
     gan m;
     uint64_t steps = 0;
