@@ -554,7 +554,7 @@ DT_API dt_result dt_trainer_checkpoint(dt_trainer *trainer);
  * Errors: as for dt_trainer_load, if no good checkpoint is left, or if the newest is damaged and
  * .checkpoint.strict is set. */
 DT_API dt_result dt_trainer_resume(dt_trainer *trainer, bool *found);
-/* Asks for a checkpoint after the current step.
+/* Asks for a checkpoint after the current step; with .replicas_of after the first trainer's next.
  * Threads: any, on any rank, and signal handlers. */
 DT_API void dt_trainer_request_checkpoint(dt_trainer *trainer);
 

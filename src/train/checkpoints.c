@@ -15,12 +15,13 @@ static dt_result dti_checkpoint_counted(dt_trainer *t, dt_result result) {
     return result;
 }
 
-/* Rounds need not end at such steps, nor steps of others that share replicas. */
+/* Rounds need not end at such steps, nor steps of others that share replicas. One that cannot be
+ * written is tried again when the next is due. */
 static bool dti_checkpoint_is_due(const dt_trainer *t, uint64_t step) {
     const uint64_t every = (uint64_t)t->desc.checkpoint.every_steps;
     const bool passes = dti_parallel_is_local(&t->par) || t->others;
-    return every && (passes ? step / every > t->saved / every
-                            : step && step % every == 0 && step != t->saved);
+    return every && (passes ? step / every > t->tried / every
+                            : step && step % every == 0 && step != t->tried);
 }
 
 static dt_result dti_checkpoint_end(dt_trainer *t) {
@@ -43,14 +44,16 @@ static dt_result dti_trainer_folder(dt_trainer *t) {
 }
 
 DTI_PUBLIC(dt_trainer_checkpoint, (dt_trainer * t), t, DTI_OF(dt_trainer) | DTI_WITH, (t)) {
+    DTI_TRY(dti_sharing_is_first(t, "saved"));
     if (!t->desc.checkpoint.folder)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         ".checkpoint.folder is not set, and names where checkpoints go");
     DTI_TRY(dti_check_forked(t->base));
     DTI_TRY(dti_checkpoint_settle(t));
     const dt_result result = dti_trainer_file(t, t->desc.checkpoint.folder, true);
+    t->tried = t->par.replicas[0].store->steps;
     if (!result) {
-        t->saved = t->par.replicas[0].store->steps;
+        t->saved = t->tried;
         t->writing = t->desc.checkpoint.background;
     }
     return dti_checkpoint_counted(t, result);

@@ -405,7 +405,7 @@ static dt_result dti_state_spread(dt_trainer *t, const dti_checkpoint *c, dti_st
     dti_free(t->base, piece);
     t->epoch = f->words[DTI_STATE_EPOCH];
     t->index = f->words[DTI_STATE_INDEX];
-    t->saved = f->words[DTI_STATE_STEP];
+    t->saved = t->tried = f->words[DTI_STATE_STEP];
     dti_plateau_load(t, f->words);
     if (!result)
         result = dti_watched_load(t, c);
@@ -497,6 +497,7 @@ DTI_PUBLIC(dt_trainer_resume, (dt_trainer * t, bool *found), t,
     if (found)
         *found = false;
     DTI_TRY(dti_trainer_goes_on(t));
+    DTI_TRY(dti_sharing_is_first(t, "loaded"));
     if (!t->desc.checkpoint.folder)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         ".checkpoint.folder is not set, and names where checkpoints go");

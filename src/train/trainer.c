@@ -210,7 +210,7 @@ static dt_result dti_trainer_open(dt_graph *graph, const dt_trainer_desc *desc, 
     t->base = graph->base;
     t->graph = graph;
     t->stepped = t;
-    t->nodes = graph->count;
+    t->nodes = desc->replicas_of ? dti_trainer_first(desc->replicas_of)->nodes : graph->count;
     t->desc = *desc;
     t->asked = dti_features_asked(graph, desc);
     dt_result result = dti_sharing_resolve(t, desc); /* told with the first thing that ranks say */
@@ -332,7 +332,7 @@ DTI_PUBLIC(dt_trainer_set_coefficient, (dt_trainer * t, int loss, double value),
 
 DT_API void dt_trainer_request_checkpoint(dt_trainer *t) {
     if (t)
-        atomic_store(&t->wanted, 1);
+        atomic_store(&dti_trainer_first(t)->wanted, 1);
 }
 
 static uint64_t dti_trainer_arena(const dt_store *s, bool units, dti_arena arena) {

@@ -73,7 +73,7 @@ struct dt_trainer {
     bool shares;                /* its replicas are, or were, another one's too */
     const dt_trainer *stepped;  /* of all of these the one that has the newest running statistics */
     dt_graph *graph;
-    uint32_t nodes;       /* of the graph when this was made: what comes later is not trained */
+    uint32_t nodes; /* of the graph when its replicas were made: what comes later is not trained */
     dt_trainer_desc desc; /* with its defaults */
     uint64_t asked;       /* bits of compat.h */
     dti_parallel par;
@@ -87,7 +87,7 @@ struct dt_trainer {
     dti_watched watched;
     double coefficients[DT_MAX_TERMS];
     _Atomic int wanted;          /* checkpoints asked for */
-    uint64_t saved;              /* step of the newest checkpoint */
+    uint64_t saved, tried;       /* steps of the newest checkpoint, and of the newest attempt */
     uint64_t checkpoints_failed; /* and why the newest of them did: */
     char checkpoint_error[DT_MAX_REASON_BYTES];
     dti_checkpoint_copy *copy;                /* of .background, where files are written */

@@ -523,6 +523,50 @@ TEST(sharing_checkpoints_come_though_others_make_the_steps_between) {
     remove("build/sharing");
 }
 
+TEST(sharing_a_second_trainer_asks_the_first_for_a_checkpoint) {
+    gan m;
+    bool found;
+    CHECK(gan_make(&m, true));
+    dt_trainer_desc d = gan_judge_desc(&m, "cpu:2", NULL);
+    d.checkpoint.folder = "build/sharing_asked";
+    CHECK(!dt_trainer_create(m.graph, &d, &m.judge));
+    d = gan_maker_desc(&m);
+    CHECK(!dt_trainer_create(m.graph, &d, &m.maker));
+    CHECK(dt_trainer_checkpoint(m.maker) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), ".replicas_of cannot be saved by itself");
+    CHECK(dt_trainer_resume(m.maker, &found) == DT_ERROR_INVALID && !found);
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), ".replicas_of cannot be loaded by itself");
+    dt_trainer_request_checkpoint(m.maker);
+    CHECK(!dt_trainer_step(m.maker, NULL) && !dt_trainer_step(m.judge, NULL));
+    CHECK(!remove("build/sharing_asked/step-000000000002.safetensors"));
+    dt_ctx_destroy(m.ctx);
+    remove("build/sharing_asked");
+}
+
+/* The judge's steps have odd numbers, so a checkpoint is due at 5 and at 9. */
+TEST(sharing_a_checkpoint_that_cannot_be_written_is_tried_once) {
+    const char *path = "build/sharing_full";
+    gan m;
+    dt_train_report report;
+    CHECK(gan_make(&m, true));
+    dt_trainer_desc d = gan_judge_desc(&m, "cpu:2", NULL);
+    d.checkpoint = (dt_checkpoint_desc){.folder = path, .every_steps = 4};
+    CHECK(!dt_trainer_create(m.graph, &d, &m.judge));
+    d = gan_maker_desc(&m);
+    CHECK(!dt_trainer_create(m.graph, &d, &m.maker));
+    CHECK(!remove(path));
+    FILE *in_its_place = fopen(path, "w");
+    CHECK(in_its_place && !fclose(in_its_place));
+    for (int i = 1; i <= 12; i++) {
+        const bool due = i == 5 || i == 9;
+        const dt_result result = dt_trainer_step(i % 2 ? m.judge : m.maker, &report);
+        CHECK_TEXT(result == (due ? DT_ERROR_IO : DT_OK), "step %d: %s", i, dt_result_text(result));
+        CHECK(report.checkpoints_failed == due);
+    }
+    dt_ctx_destroy(m.ctx);
+    remove(path);
+}
+
 TEST(sharing_trainers_end_in_any_order) {
     gan m;
     uint64_t hash = 0;
@@ -541,6 +585,24 @@ TEST(sharing_trainers_end_in_any_order) {
 }
 
 /* ---- what is refused */
+
+/* Replicas lack it, whichever of the trainers is asked. */
+TEST(sharing_a_tensor_made_after_the_first_trainer_is_not_predicted) {
+    gan m;
+    static float out[90][GAN_WIDTH];
+    CHECK(gan_make(&m, false));
+    dt_trainer_desc d = gan_judge_desc(&m, "cpu:2", NULL);
+    CHECK(!dt_trainer_create(m.graph, &d, &m.judge));
+    const dt_tensor late = dt_relu(m.fake);
+    d = gan_maker_desc(&m);
+    CHECK(!dt_trainer_create(m.graph, &d, &m.maker));
+    for (int i = 0; i < 2; i++) {
+        dt_trainer *t = i ? m.maker : m.judge;
+        CHECK(dt_trainer_predict(t, &d.data, late, 0, out, sizeof out) == DT_ERROR_INVALID);
+        CHECK_CONTAINS(dt_ctx_error(m.ctx), "was made after the trainer");
+    }
+    dt_ctx_destroy(m.ctx);
+}
 
 static void gan_refused(gan *m, const dt_trainer_desc *d, dt_result result, const char *part) {
     dt_trainer *t = NULL;
