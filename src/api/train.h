@@ -95,13 +95,14 @@ typedef struct dt_stream_desc {
 } dt_stream_desc;
 
 /* Samples to train on or to evaluate. What it points to must outlive its use, unchanged: a trainer
- * prefetches batches, between calls too.
+ * prefetches batches, between calls too (but see .no_prefetch).
  *
  * .sample fills in or changes a sample after its columns have been copied. values[i] is what
  * columns[i].input will receive, in its type. A result other than DT_OK ends the step with that
  * result.
  *
- * Threads: .sample is called on .threads threads of the trainer at once, for different samples. */
+ * Threads: .sample is called on .threads threads of the trainer at once, for different samples.
+ * Callbacks of several trainers run at the same time. */
 typedef struct dt_dataset {
     /* The number of samples. With .stream: samples of an epoch; 0 = an epoch without an end. */
     uint64_t rows;
@@ -315,13 +316,16 @@ typedef struct dt_limits_desc {
  * .params, optimizer, data and batch of its own. So the two networks of a GAN have a trainer each,
  * and an agent's policy and value too. The host makes steps of all of them in any order, the same
  * one on all ranks. All have the same bits on any number of replicas. Steps are numbered over all
- * of them, and .seed sees that number. A schedule of rates counts the batches of its own trainer.
+ * of them: .seed and the momentum of DT_SCHEDULE_ONE_CYCLE see that number. A schedule's rates
+ * count the batches of its own trainer.
  *
  * Leave .load, .checkpoint and all from .parameter_dtype to .server 0: they are the first
  * trainer's. The first one saves and loads, also where the others are in their data. Create all
- * before it loads. UNSUPPORTED if it has .pipeline, .tensor, .tensor_slices, .zero_stage,
- * DT_BALANCE_MEASURED, or another mode than DT_TRAIN_SYNCHRONOUS. Destroying it destroys the
- * others. */
+ * before it loads. dt_trainer_save, _load, _checkpoint and _resume of another are INVALID. Call
+ * dt_trainer_set_input for each trainer. A .sample that computes noise from dt_sample gives
+ * trainers of one .seed the same noise. UNSUPPORTED if the first one has .pipeline, .tensor,
+ * .tensor_slices, .zero_stage, DT_BALANCE_MEASURED, or another mode than DT_TRAIN_SYNCHRONOUS.
+ * Destroying that one destroys the others. */
 typedef struct dt_trainer_desc {
     dt_tensor loss;               /* short for losses[0].term */
     dt_loss losses[DT_MAX_TERMS]; /* minimised together: the sum of coefficient * value */
