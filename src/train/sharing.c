@@ -28,14 +28,15 @@ static dt_result dti_sharing_check(dti_base *base, const dt_trainer_desc *d) {
 
 /* What a first trainer cannot have: its replicas would lack values between two steps, or differ. */
 static dt_result dti_sharing_whole(dti_base *base, const dt_trainer *first) {
-    const uint64_t not = first->asked & (DTI_ASKS(PIPELINE) | DTI_ASKS_TENSOR | DTI_ASKS_ZERO |
-                                         DTI_ASKS(LOCAL) | DTI_ASKS(WORKER) | DTI_ASKS(MEASURED));
-    if (!not &&!dti_serves(first))
+    const uint64_t barred =
+        first->asked & (DTI_ASKS(PIPELINE) | DTI_ASKS_TENSOR | DTI_ASKS_ZERO | DTI_ASKS(LOCAL) |
+                        DTI_ASKS(WORKER) | DTI_ASKS(MEASURED));
+    if (!barred && !dti_serves(first))
         return DT_OK;
     return dti_fail(base, DT_ERROR_UNSUPPORTED,
                     ".replicas_of cannot be combined with %s of the first trainer: each replica "
                     "must have all values between two steps",
-                    not ? dti_feature_print(&first->desc, not, true).text : "a server");
+                    barred ? dti_feature_print(&first->desc, barred, true).text : "a server");
 }
 
 /* Copies of the graph have what there was when the first trainer was made. */

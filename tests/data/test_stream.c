@@ -13,8 +13,8 @@ typedef struct stream_source {
     uint64_t length;     /* it ends there; 0 = never */
     uint64_t fail_at;    /* 1 + the sample that fails; 0 = none */
     dt_result fail;      /* with that result, */
-    atomic_int fails;    /* so many times */
-    size_t wrong;        /* or, if it is DT_OK: it has so many bytes more */
+    atomic_int fails;    /* how often */
+    size_t wrong;        /* or, if it is DT_OK: by how many bytes it is longer */
     uint64_t asked;      /* calls of seek */
     uint64_t sought;     /* where the newest led */
     atomic_int inside;   /* calls under way */
