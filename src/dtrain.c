@@ -566,6 +566,9 @@ DTI_OPTIMIZE_END
 
 /* ---- loop: fit, and what looks at it */
 #ifdef DTI_COMPILES_TRAIN
+#include "loop/fit.h"
+#include "loop/fit_desc.c"
+#include "loop/fit_watch.c"
 #include "loop/fit.c"
 #undef DTI_OPTIONAL
 #define DTI_OPTIONAL(X) X(REPORTS)

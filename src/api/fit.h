@@ -93,12 +93,15 @@ typedef struct dt_watch {
 /* What to train, and when to validate, stop and resume.
  *
  * Resuming: needs dt_trainer_desc.checkpoint.folder. If the trainer has made no step, the fit first
- * loads the newest checkpoint of that folder. It writes one at the end of each epoch, where a
- * callback stops it, and every .checkpoint.every_steps. A checkpoint holds the state of .watch, and
- * with .restore_best the best weights. So an interrupted fit stops where it would have stopped,
- * with the same bits. The state of .watch starts again if .watch.metric or .maximize changed, and
- * with .no_resume. After dt_trainer_resume or _load by the program it continues, but without the
- * best weights. */
+ * loads the newest checkpoint of that folder. It writes one at the end of each epoch, where the
+ * fit ends without an error, and every .checkpoint.every_steps. A checkpoint holds the state of
+ * .watch, and with .restore_best the best weights. So an interrupted fit stops where it would have
+ * stopped, with the same bits. The state of .watch starts again if .watch.metric or .maximize
+ * changed, and with .no_resume. After dt_trainer_resume or _load by the program it continues, but
+ * without the best weights.
+ *
+ * Ranks: all give the same description, but for .watch.save and .callbacks; else INVALID, with the
+ * first difference. */
 typedef struct dt_fit_desc {
     uint64_t epochs;              /* since training began; 0 = no limit */
     uint64_t steps;               /* likewise, in steps. At least one limit is required */

@@ -460,6 +460,32 @@ TEST(fit_without_resume_watches_anew_what_was_loaded) {
     fit_remove_folder(folder);
 }
 
+/* By .steps, within an epoch: the next fit goes on where this one ended. */
+TEST(a_fit_that_ends_within_an_epoch_leaves_a_checkpoint_of_its_last_step) {
+    const char *folder = "build/fit-steps";
+    fit_remove_folder(folder);
+    for (int run = 0; run < 2; run++) {
+        fit_job j;
+        bool found = false;
+        dt_history h;
+        if (!fit_open(&j, "cpu", folder, 0.01))
+            return;
+        const dt_fit_desc d = {.steps = 7 + (uint64_t)run};
+        FIT_TRY(&j, dt_trainer_fit(j.trainer, &d, &h));
+        CHECK_TEXT(h.steps == d.steps && h.stop == DT_FIT_STOP_DONE, "%d steps", (int)h.steps);
+        dt_history_destroy(&h);
+        fit_close(&j);
+        if (!fit_open(&j, "cpu", folder, 0.01))
+            return;
+        FIT_TRY(&j, dt_trainer_resume(j.trainer, &found));
+        dt_trainer_info info;
+        dt_trainer_get_info(j.trainer, &info);
+        CHECK_TEXT(found && info.step == d.steps, "from step %d", (int)info.step);
+        fit_close(&j);
+    }
+    fit_remove_folder(folder);
+}
+
 /* ---- a range test of rates */
 
 TEST(lr_find_leaves_all_as_it_was_and_finds_where_the_loss_falls) {

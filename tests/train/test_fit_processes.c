@@ -76,6 +76,33 @@ TEST(a_callback_that_fails_on_one_rank_ends_the_fit_on_all) {
     job_free(j);
 }
 
+/* ---- what ranks are asked for */
+
+static void differ_fit(rank *r) {
+    train_model m;
+    dt_trainer *t = NULL;
+    if (!ranks_open(r, &m, &t))
+        return;
+    dt_dataset valid = train_desc(&m).data;
+    dt_fit_desc d = {.epochs = 1 + (uint64_t)r->index, .validation = &valid};
+    EXPECT(r, dt_trainer_fit(t, &d, NULL) == DT_ERROR_INVALID);
+    EXPECT_TEXT(r, strstr(dt_ctx_error(m.ctx), "fit: .epochs 2"), "%s", dt_ctx_error(m.ctx));
+    d.epochs = 1;
+    valid.rows -= (uint64_t)r->index;
+    EXPECT(r, dt_trainer_fit(t, &d, NULL) == DT_ERROR_INVALID);
+    EXPECT_TEXT(r, strstr(dt_ctx_error(m.ctx), "fit: .validation->rows"), "%s",
+                dt_ctx_error(m.ctx));
+    d.validation = NULL;
+    EXPECT_TEXT(r, !dt_trainer_fit(t, &d, NULL), "%s", dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+}
+
+TEST(ranks_that_are_asked_for_other_fits_are_told_the_first_difference) {
+    job *j = job_new(2, NULL);
+    job_run(j, differ_fit);
+    job_free(j);
+}
+
 /* ---- a range test of rates */
 
 enum { FIND_STEPS = 30 };

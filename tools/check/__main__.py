@@ -462,12 +462,14 @@ FIELD_TYPES = {"int": "INT INT_ZERO", "uint32_t": "U32", "uint64_t": "U64", "siz
                "bool": "BOOL", "float": "F32", "double": "F64", "const char *": "TEXT POINTER"}
 
 
-def fields_of(items, struct, prefix=""):
-    """Members by path, also of descriptions in a description, with the types that a row may have."""
+def fields_of(items, struct, rows, prefix=""):
+    """Members by path, also of descriptions in a description and of structs that rows go into, with
+    the types that a row may have."""
     for member in items[struct]["members"]:
         kind, path = member["type"], prefix + member["name"]
-        if kind.startswith("dt_") and kind.endswith("_desc"):
-            yield from fields_of(items, kind, path + ".")
+        into = any(row.startswith(path + ".") for row in rows)
+        if into or kind.startswith("dt_") and kind.endswith("_desc"):
+            yield from fields_of(items, kind, rows, path + ".")
         else:
             enum = items.get(kind, {}).get("kind") == "enum"
             yield path, FIELD_TYPES.get(kind, "ENUM" if enum else "POINTER OTHER")
@@ -481,7 +483,7 @@ def check_fields():
         for struct, path, kind, _ in FIELD.findall(amalgamate.read(name)):
             rows.setdefault(struct, {}).setdefault(path, (name, kind))
     for struct, has in rows.items():
-        want = dict(fields_of(items, struct))
+        want = dict(fields_of(items, struct, has))
         bad += [f"{name}: .{path} is no member of {struct}"
                 for path, (name, _) in has.items() if path not in want]
         name = next(iter(has.values()))[0]
