@@ -412,6 +412,7 @@ DTI_OPTIMIZE_END
 #include "file/safetensors.c"
 #include "file/store_file.c"
 #include "file/checkpoint.c"
+#include "file/checkpoint_folder.c"
 #include "file/checkpoint_copy.c"
 #include "file/model_text.c"
 #include "file/state_file.c"

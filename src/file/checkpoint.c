@@ -1,13 +1,10 @@
-/* Checkpoint files and folders of them. It owns what makes a file trustworthy: a CRC32C of the
- * header and of every tensor, which is written last and checked before anything is handed out, and
- * the order in which files of a folder appear and go: the step's file, then LATEST, then old ones
- * go, so at every instant LATEST names a whole file. It refuses to repair: what does not check is
- * refused with the name of what is wrong. What tensors mean is the trainer's business; how a file
- * appears whole is base/file.c's. */
+/* Checkpoint files. It owns what makes a file trustworthy: a CRC32C of the header and of every
+ * tensor, which is written last and checked before anything is handed out. What does not check is
+ * refused with the name of what is wrong, and never repaired. Bytes pass through a buffer in both
+ * directions, so a file may be larger than the memory. What tensors mean is the trainer's business;
+ * how a file appears whole is base/file.c's. */
 
 #define DTI_CHECKPOINT_SUMS "dtrain.crc32c"
-/* Of a tensor at a time: large enough for a disk's speed, small beside a model. */
-#define DTI_CHECKPOINT_CHUNK ((uint64_t)1 << 20)
 
 /* ---- Writing a file */
 
@@ -20,45 +17,22 @@ static bool dti_checkpoint_warn(dti_base *base, const dti_safetensors_item *item
            dti_warn_infinite(base, item->name, data, dtype, offset / one, bytes / one);
 }
 
-typedef struct dti_checkpoint_job {
-    const dti_safetensors_item *items; /* [count + 1], the checksums last */
-    int count;
-    dti_checkpoint_read_fn *read;
-    void *user;
-    char *buffer;
-    uint32_t *sums; /* [count + 1]: the header's, then each tensor's */
-} dti_checkpoint_job;
+struct dti_checkpoint_file {
+    dti_base *base;
+    dti_writer *writer;
+    int count, item;                 /* tensors; the one that bytes are added to */
+    uint64_t at;                     /* its bytes so far */
+    uint64_t *bytes;                 /* [count] */
+    uint32_t *sums;                  /* [count + 1]: the header's, then each tensor's */
+    dti_checkpoint_folder_step step; /* .folder[0]: it is a step's file of a folder */
+    const char *how;                 /* what to do where the system refuses; NULL: the caller's */
+    dti_checkpoint_copy *copy;       /* of which bytes are added to; NULL: to the file */
+};
 
-static dt_result dti_checkpoint_write_item(dti_checkpoint_job *job, dti_writer *w, int item) {
-    uint64_t bytes = job->items[item].bytes;
-    for (uint64_t at = 0; at < bytes; at += DTI_CHECKPOINT_CHUNK) {
-        size_t size = (size_t)DTI_MIN(DTI_CHECKPOINT_CHUNK, bytes - at);
-        DTI_TRY(job->read(job->user, item, at, job->buffer, size));
-        DTI_TRY(dti_writer_add(w, job->buffer, size));
-    }
-    job->sums[item + 1] = dti_writer_take_crc(w);
-    return DT_OK;
-}
-
-static dt_result dti_checkpoint_write_file(dti_base *base, const char *path,
-                                           dti_checkpoint_job *job) {
-    dti_writer *w;
-    dt_result result = DT_OK;
-    DTI_TRY(dti_safetensors_begin(base, path, job->items, job->count + 1, &w));
-    job->sums[0] = dti_writer_take_crc(w);
-    for (int i = 0; i < job->count && !result; i++)
-        result = dti_checkpoint_write_item(job, w, i);
-    dti_writer_add(w, job->sums, (size_t)job->items[job->count].bytes);
-    const dt_result closed = dti_writer_close(w, result == DT_OK);
-    return result ? result : closed;
-}
-
-/* `items` with the checksums behind them; *largest: the most bytes of one. */
+/* `items` with the checksums behind them. */
 static dt_result dti_checkpoint_add_sums(dti_base *base, const char *path,
                                          const dti_safetensors_item *items, int count,
-                                         dti_safetensors_item *all, const int64_t *dim,
-                                         uint64_t *largest) {
-    *largest = 0;
+                                         dti_safetensors_item *all, const int64_t *dim) {
     for (int i = 0; i < count; i++) {
         if (!strcmp(items[i].name, DTI_CHECKPOINT_SUMS))
             return dti_fail(base, DT_ERROR_INVALID,
@@ -66,7 +40,6 @@ static dt_result dti_checkpoint_add_sums(dti_base *base, const char *path,
                             "otherwise",
                             path, items[i].name);
         all[i] = items[i];
-        *largest = DTI_MAX(*largest, items[i].bytes);
     }
     all[count] = (dti_safetensors_item){.name = DTI_CHECKPOINT_SUMS,
                                         .dtype = "U32",
@@ -76,23 +49,126 @@ static dt_result dti_checkpoint_add_sums(dti_base *base, const char *path,
     return DT_OK;
 }
 
+static void dti_checkpoint_file_free(dti_checkpoint_file *f) {
+    DTI_FREE(f->base, f->sums, f->bytes, f);
+}
+
+/* NULL: memory ran out. */
+static dti_checkpoint_file *dti_checkpoint_file_make(dti_base *base,
+                                                     const dti_safetensors_item *items, int count) {
+    dti_checkpoint_file *f = dti_alloc(base, sizeof *f);
+    if (!f)
+        return NULL;
+    *f = (dti_checkpoint_file){.base = base, .count = count};
+    f->bytes = dti_alloc_array(base, (size_t)count + 1, sizeof *f->bytes);
+    f->sums = dti_alloc_array(base, (size_t)count + 1, sizeof *f->sums);
+    for (int i = 0; i < count && f->bytes; i++)
+        f->bytes[i] = items[i].bytes;
+    if (f->bytes && f->sums)
+        return f;
+    dti_checkpoint_file_free(f);
+    return NULL;
+}
+
+/* `all` has room for one tensor more. */
+static dt_result dti_checkpoint_start(dti_checkpoint_file *f, const char *path,
+                                      const dti_safetensors_item *items,
+                                      dti_safetensors_item *all) {
+    const int64_t dim = (int64_t)f->count + 1;
+    DTI_HAVE(all);
+    DTI_TRY(dti_checkpoint_add_sums(f->base, path, items, f->count, all, &dim));
+    DTI_TRY(dti_safetensors_begin(f->base, path, all, f->count + 1, &f->writer));
+    f->sums[0] = dti_writer_take_crc(f->writer);
+    return DT_OK;
+}
+
+static dt_result dti_checkpoint_begin(dti_base *base, const char *path,
+                                      const dti_safetensors_item *items, int count,
+                                      dti_checkpoint_file **out) {
+    *out = NULL;
+    dti_checkpoint_file *f = dti_checkpoint_file_make(base, items, count);
+    DTI_HAVE(f);
+    dti_safetensors_item *all = dti_alloc_array(base, (size_t)count + 1, sizeof *all);
+    const dt_result result = dti_checkpoint_start(f, path, items, all);
+    dti_free(base, all);
+    if (result)
+        dti_checkpoint_file_free(f);
+    else
+        *out = f;
+    return result;
+}
+
+/* Tensors without bytes end where they begin. */
+static void dti_checkpoint_next(dti_checkpoint_file *f) {
+    for (; f->item < f->count && f->at == f->bytes[f->item]; f->at = 0) {
+        f->item++;
+        if (f->writer)
+            f->sums[f->item] = dti_writer_take_crc(f->writer);
+    }
+}
+
+static dt_result dti_checkpoint_add(dti_checkpoint_file *f, const void *data, size_t bytes) {
+    const char *from = data, *how = f->base->io_how;
+    dt_result result = DT_OK;
+    f->base->io_how = f->how ? f->how : how;
+    for (size_t some; bytes && !result; bytes -= some, from += some) {
+        dti_checkpoint_next(f);
+        some = (size_t)DTI_MIN(bytes, f->bytes[f->item] - f->at);
+        if (f->copy)
+            dti_checkpoint_copy_put(f->copy, f->item, f->at, from, some);
+        else
+            result = dti_writer_add(f->writer, from, some);
+        f->at += some;
+    }
+    f->base->io_how = how;
+    return result;
+}
+
+/* Lets the file appear, or not. */
+static dt_result dti_checkpoint_close(dti_checkpoint_file *f, bool keep) {
+    const char *how = f->base->io_how;
+    f->base->io_how = f->how ? f->how : how;
+    if (keep)
+        dti_writer_add(f->writer, f->sums, ((size_t)f->count + 1) * sizeof *f->sums);
+    dt_result result = dti_writer_close(f->writer, keep);
+    if (keep && !result && f->step.folder[0])
+        result = dti_checkpoint_folder_end(f->base, &f->step);
+    f->base->io_how = how;
+    return result;
+}
+
+static dt_result dti_checkpoint_end(dti_checkpoint_file *f, dt_result own) {
+    dt_result result = own;
+    dti_checkpoint_next(f);
+    if (f->writer)
+        result = dti_checkpoint_close(f, own == DT_OK);
+    else if (!own)
+        result = dti_checkpoint_copy_start(f->base, f->copy);
+    dti_checkpoint_file_free(f);
+    return own ? own : result;
+}
+
+static dt_result dti_checkpoint_fill(dti_checkpoint_file *f, dti_checkpoint_read_fn *read,
+                                     void *user) {
+    char *buffer = dti_alloc(f->base, (size_t)DTI_WEIGHTS_CHUNK);
+    dt_result result = buffer ? DT_OK : DT_ERROR_MEMORY;
+    for (int i = 0; i < f->count; i++)
+        for (uint64_t at = 0; at < f->bytes[i] && !result; at += DTI_WEIGHTS_CHUNK) {
+            const size_t size = (size_t)DTI_MIN(DTI_WEIGHTS_CHUNK, f->bytes[i] - at);
+            result = read(user, i, at, buffer, size);
+            if (!result)
+                result = dti_checkpoint_add(f, buffer, size);
+        }
+    dti_free(f->base, buffer);
+    return result;
+}
+
 static dt_result dti_checkpoint_write(dti_base *base, const char *path,
                                       const dti_safetensors_item *items, int count,
                                       dti_checkpoint_read_fn *read, void *user) {
-    int64_t dim = (int64_t)count + 1;
-    uint64_t largest = 0;
-    dti_safetensors_item *all = dti_alloc_array(base, (size_t)dim, sizeof *all);
-    dti_checkpoint_job job = {.items = all, .count = count, .read = read, .user = user};
-    job.sums = all ? dti_alloc_array(base, (size_t)dim, sizeof *job.sums) : NULL;
-    dt_result result = job.sums ? DT_OK : DT_ERROR_MEMORY;
-    if (!result)
-        result = dti_checkpoint_add_sums(base, path, items, count, all, &dim, &largest);
-    if (!result) {
-        job.buffer = dti_alloc(base, (size_t)DTI_MIN(largest, DTI_CHECKPOINT_CHUNK));
-        result = job.buffer ? dti_checkpoint_write_file(base, path, &job) : DT_ERROR_MEMORY;
-    }
-    DTI_FREE(base, job.buffer, job.sums, all);
-    return result;
+    dti_checkpoint_file *f;
+    DTI_TRY(dti_checkpoint_begin(base, path, items, count, &f));
+    return dti_checkpoint_end(f, dti_checkpoint_fill(f, read, user));
 }
 
 /* ---- Reading a file */
@@ -103,38 +179,57 @@ static bool dti_checkpoint_has_sums(const dt_safetensors_tensor *last, size_t co
            last->rank == 1 && last->dim[0] == (int64_t)count;
 }
 
-static dt_result dti_checkpoint_check(const dti_checkpoint *c, const char *path) {
-    uint32_t sum;
-    if (!c->count)
-        return dti_fail(c->base, DT_ERROR_FORMAT, "%s: a header without tensors: not a checkpoint",
-                        path);
-    const dt_safetensors_tensor *last = &c->items[c->count - 1].info;
-    if (!dti_checkpoint_has_sums(last, c->count))
-        return dti_fail(c->base, DT_ERROR_FORMAT,
-                        "%s: its header has no \"%s\" of %zu values as the last tensor: not a "
-                        "checkpoint, or a damaged one",
-                        path, DTI_CHECKPOINT_SUMS, c->count);
-    memcpy(&sum, last->data, sizeof sum);
-    if (sum != c->header_crc)
+/* Holds tensor `index` against its checksum. */
+static dt_result dti_checkpoint_check_tensor(const dti_checkpoint *c, int index, uint32_t sum,
+                                             char *buffer) {
+    const dt_safetensors_tensor *info = &c->items[index].info;
+    uint32_t own = 0;
+    for (uint64_t at = 0; at < info->bytes; at += DTI_WEIGHTS_CHUNK) {
+        const uint64_t some = DTI_MIN(DTI_WEIGHTS_CHUNK, info->bytes - at);
+        DTI_TRY(dti_weights_read(c, index, at, some, buffer));
+        own = dti_crc32c(own, buffer, (size_t)some);
+    }
+    return own == sum ? DT_OK
+                      : dti_fail(c->base, DT_ERROR_FORMAT,
+                                 "%s: tensor \"%s\" does not have the checksum that was written: "
+                                 "the file is damaged",
+                                 c->path, dti_show(info->name).text);
+}
+
+/* sums: room for the checksums. buffer: for a chunk. */
+static dt_result dti_checkpoint_check_sums(const dti_checkpoint *c, uint32_t *sums, char *buffer) {
+    const int last = (int)c->count - 1;
+    DTI_HAVE(sums && buffer);
+    DTI_TRY(dti_weights_read(c, last, 0, c->count * sizeof *sums, sums));
+    if (sums[0] != c->header_crc)
         return dti_fail(c->base, DT_ERROR_FORMAT,
                         "%s: its header does not have the checksum that was written: the file is "
                         "damaged",
-                        path);
-    for (size_t i = 0; i + 1 < c->count; i++) {
-        const dt_safetensors_tensor *info = &c->items[i].info;
-        memcpy(&sum, (const char *)last->data + (i + 1) * sizeof sum, sizeof sum);
-        if (sum != dti_crc32c(0, info->data, (size_t)info->bytes))
-            return dti_fail(c->base, DT_ERROR_FORMAT,
-                            "%s: tensor \"%s\" does not have the checksum that was written: the "
-                            "file is damaged",
-                            path, dti_show(info->name).text);
-    }
+                        c->path);
+    for (int i = 0; i < last; i++)
+        DTI_TRY(dti_checkpoint_check_tensor(c, i, sums[i + 1], buffer));
     return DT_OK;
 }
 
+static dt_result dti_checkpoint_check(const dti_checkpoint *c) {
+    if (!c->count)
+        return dti_fail(c->base, DT_ERROR_FORMAT, "%s: a header without tensors: not a checkpoint",
+                        c->path);
+    if (!dti_checkpoint_has_sums(&c->items[c->count - 1].info, c->count))
+        return dti_fail(c->base, DT_ERROR_FORMAT,
+                        "%s: its header has no \"%s\" of %zu values as the last tensor: not a "
+                        "checkpoint, or a damaged one",
+                        c->path, DTI_CHECKPOINT_SUMS, c->count);
+    uint32_t *sums = dti_alloc_array(c->base, c->count, sizeof *sums);
+    char *buffer = dti_alloc(c->base, (size_t)DTI_WEIGHTS_CHUNK);
+    const dt_result result = dti_checkpoint_check_sums(c, sums, buffer);
+    DTI_FREE(c->base, buffer, sums);
+    return result;
+}
+
 static dt_result dti_checkpoint_open(dti_base *base, const char *path, dti_checkpoint **out) {
-    DTI_TRY(dti_weights_load(base, path, out));
-    const dt_result result = dti_checkpoint_check(*out, path);
+    DTI_TRY(dti_weights_open(base, path, out));
+    const dt_result result = dti_checkpoint_check(*out);
     if (result) {
         dt_safetensors_close(*out);
         *out = NULL;
@@ -145,303 +240,19 @@ static dt_result dti_checkpoint_open(dti_base *base, const char *path, dti_check
     return result;
 }
 
+static int dti_checkpoint_index(const dti_checkpoint *c, const char *name) {
+    return dti_weights_find(c, name);
+}
+
+static dt_result dti_checkpoint_read(const dti_checkpoint *c, int index, uint64_t offset,
+                                     uint64_t bytes, void *to) {
+    return dti_weights_read(c, index, offset, bytes, to);
+}
+
 static const dt_safetensors_tensor *dti_checkpoint_find(const dti_checkpoint *c, const char *name) {
     return dti_checkpoint_at(c, dti_weights_find(c, name));
 }
 
 static const dt_safetensors_tensor *dti_checkpoint_at(const dti_checkpoint *c, int index) {
     return index >= 0 && (size_t)index < c->count ? &c->items[index].info : NULL;
-}
-
-/* ---- Names in a folder */
-
-#define DTI_CHECKPOINT_LATEST "LATEST"
-#define DTI_CHECKPOINT_FOLDER_HOW                                                                  \
-    "give .checkpoint.folder a folder that can be written, or a new one in a folder that is there"
-#define DTI_CHECKPOINT_NAME 48 /* room for the longest, with 20 digits */
-
-static void dti_checkpoint_name(char to[DTI_CHECKPOINT_NAME], uint64_t step) {
-    snprintf(to, DTI_CHECKPOINT_NAME, "step-%012llu.safetensors", (unsigned long long)step);
-}
-
-/* False: not a name of that form. */
-static bool dti_checkpoint_step_of(const char *name, uint64_t *step) {
-    char again[DTI_CHECKPOINT_NAME];
-    if (strncmp(name, "step-", 5) != 0)
-        return false;
-    *step = strtoull(name + 5, NULL, 10);
-    dti_checkpoint_name(again, *step);
-    return !strcmp(name, again); /* so no sign, no other count of digits, nothing behind it */
-}
-
-/* What is behind a temporary file's ".tmp.": PID.RANDOM; PID alone is of an earlier version's. */
-static bool dti_checkpoint_process_of(const char *text, long *process) {
-    char again[32];
-    char *end;
-    *process = strtol(text, &end, 10);
-    int size = snprintf(again, sizeof again, "%ld", *process);
-    if (*process <= 0 || *process > INT_MAX || size != end - text ||
-        strncmp(text, again, (size_t)size))
-        return false;
-    return !*end || (*end == '.' && strspn(end + 1, "0123456789abcdef") == 16 && !end[17]);
-}
-
-/* A temporary file of this folder that nobody is writing. A writer of this process's number, if it
- * is not an earlier process, is not at work now: in containers each run has the same number. */
-static bool dti_checkpoint_is_stale(const char *name) {
-    char of[DTI_CHECKPOINT_NAME];
-    const char *end = strstr(name, ".tmp.");
-    if (!end || (size_t)(end - name) >= sizeof of)
-        return false;
-    memcpy(of, name, (size_t)(end - name));
-    of[end - name] = 0;
-    uint64_t step;
-    long process;
-    if ((strcmp(of, DTI_CHECKPOINT_LATEST) != 0 && !dti_checkpoint_step_of(of, &step)) ||
-        !dti_checkpoint_process_of(end + 5, &process))
-        return false;
-    return process == dti_process() || !dti_process_lives(process);
-}
-
-static dt_result dti_checkpoint_path(dti_base *base, const char *folder, const char *name,
-                                     char path[DTI_CHECKPOINT_PATH]) {
-    int size = snprintf(path, DTI_CHECKPOINT_PATH, "%s/%s", folder, name);
-    if (DTI_FOLDERS && *folder && size > 0 && size < DTI_CHECKPOINT_PATH)
-        return DT_OK;
-    *path = 0;
-    DTI_TRY(dti_folders_check(base, folder));
-    return dti_fail(base, DT_ERROR_INVALID,
-                    "a checkpoint folder's name of %llu bytes; it has 1 to %d of them",
-                    (unsigned long long)strlen(folder), DTI_CHECKPOINT_PATH - DTI_CHECKPOINT_NAME);
-}
-
-/* ---- Looking through a folder */
-
-/* The highest step up to `most` that has a file. 1: found, 0: none, -1: see errno. It is asked
- * again and again for the next lower one, which needs no memory that could run out. */
-static int dti_checkpoint_highest(const char *folder, uint64_t most, uint64_t *step) {
-    dti_folder_names list;
-    if (!dti_folder_names_open(&list, folder))
-        return -1;
-    int found = 0;
-    for (const char *name; (name = dti_folder_names_next(&list)) != NULL;) {
-        uint64_t s;
-        if (!dti_checkpoint_step_of(name, &s) || s > most || (found && s <= *step))
-            continue;
-        *step = s;
-        found = 1;
-    }
-    int error = errno;
-    dti_folder_names_close(&list);
-    return error ? -1 : found;
-}
-
-static void dti_checkpoint_remove(dti_base *base, const char *folder, const char *name) {
-    char path[DTI_CHECKPOINT_PATH];
-    if (dti_checkpoint_path(base, folder, name, path))
-        return;
-    if (remove(path) != 0 && errno != ENOENT)
-        dti_log(base, DT_LOG_WARNING, "%s: cannot be removed: %s", path, strerror(errno));
-}
-
-/* Before the writing, since they may be what fills the disk. */
-static void dti_checkpoint_remove_stale(dti_base *base, const char *folder) {
-    dti_folder_names list;
-    if (!dti_folder_names_open(&list, folder))
-        return; /* the writing will say why */
-    for (const char *name; (name = dti_folder_names_next(&list)) != NULL;)
-        if (dti_checkpoint_is_stale(name))
-            dti_checkpoint_remove(base, folder, name);
-    dti_folder_names_close(&list);
-}
-
-/* Of the steps up to this one, the newest `keep` stay. */
-static void dti_checkpoint_remove_old(dti_base *base, const char *folder, uint64_t step, int keep) {
-    int found = 1;
-    for (int kept = 1; step > 0; kept++) {
-        found = dti_checkpoint_highest(folder, step - 1, &step);
-        if (found != 1)
-            break;
-        char name[DTI_CHECKPOINT_NAME];
-        dti_checkpoint_name(name, step);
-        if (kept >= keep)
-            dti_checkpoint_remove(base, folder, name);
-    }
-    if (found < 0)
-        dti_log(base, DT_LOG_WARNING, "%s: old checkpoints cannot be listed and stay: %s", folder,
-                strerror(errno));
-}
-
-/* The step that LATEST names, if that has a file. Whatever is wrong with LATEST, the files are what
- * counts. */
-static bool dti_checkpoint_latest(const char *path, const char *folder, uint64_t *step) {
-    char text[DTI_CHECKPOINT_NAME + 2] = {0};
-    int file;
-    uint64_t file_bytes;
-    if (dti_stream_open(path, &file, &file_bytes))
-        return false;
-    int64_t size = dti_stream_read(file, text, sizeof text - 1);
-    dti_stream_close(file);
-    if (size > 0 && text[size - 1] == '\n')
-        text[size - 1] = 0;
-    uint64_t found;
-    return dti_checkpoint_step_of(text, step) &&
-           dti_checkpoint_highest(folder, *step, &found) == 1 && found == *step;
-}
-
-/* ---- The folder */
-
-static dt_result dti_checkpoint_folder_newest(dti_base *base, const char *folder,
-                                              char path[DTI_CHECKPOINT_PATH], bool *found) {
-    uint64_t step = 0;
-    *found = false;
-    DTI_TRY(dti_checkpoint_path(base, folder, DTI_CHECKPOINT_LATEST, path));
-    *found = dti_checkpoint_latest(path, folder, &step);
-    int listed = *found ? 1 : dti_checkpoint_highest(folder, UINT64_MAX, &step);
-    *path = 0;
-    if (listed < 0 && errno != ENOENT)
-        return dti_fail(base, DT_ERROR_IO,
-                        "%s: checkpoints cannot be listed: %s; " DTI_CHECKPOINT_FOLDER_HOW, folder,
-                        strerror(errno));
-    if (listed != 1)
-        return DT_OK;
-    const dt_result result = dti_checkpoint_folder_file(base, folder, step, path);
-    *found = !result;
-    return result;
-}
-
-static bool dti_checkpoint_is_good(dti_base *base, const char *path,
-                                   dti_checkpoint_check_fn *check) {
-    dti_checkpoint *c;
-    if (dti_checkpoint_open(base, path, &c))
-        return false;
-    const bool good = !check || !check(c, path, "dt_trainer_desc");
-    dt_safetensors_close(c);
-    return good;
-}
-
-static bool dti_checkpoint_find_good(dti_base *base, const char *folder, const char *bad,
-                                     bool older, dti_checkpoint_check_fn *check,
-                                     char path[DTI_CHECKPOINT_PATH]) {
-    uint64_t step = 0, most = UINT64_MAX;
-    if (older && (!dti_checkpoint_step_of(strrchr(bad, '/') + 1, &most) || !most--))
-        return false;
-    int found = dti_checkpoint_highest(folder, most, &step);
-    while (found == 1) {
-        if (dti_checkpoint_folder_file(base, folder, step, path))
-            return false;
-        if ((!bad || strcmp(path, bad) != 0) && dti_checkpoint_is_good(base, path, check))
-            return true;
-        found = step ? dti_checkpoint_highest(folder, step - 1, &step) : 0;
-    }
-    *path = 0;
-    return false;
-}
-
-static bool dti_checkpoint_folder_good(dti_base *base, const char *folder, const char *bad,
-                                       bool older, dti_checkpoint_check_fn *check,
-                                       char path[DTI_CHECKPOINT_PATH]) {
-    dt_logger logger = base->logger;
-    dt_result result = base->result;
-    char error[sizeof base->error];
-    memcpy(error, base->error, sizeof error);
-    base->logger = (dt_logger){0};
-    *path = 0;
-    bool good = dti_checkpoint_find_good(base, folder, bad, older, check, path);
-    base->logger = logger;
-    base->result = result;
-    memcpy(base->error, error, sizeof error);
-    return good;
-}
-
-static int dti_checkpoint_folder_steps(const char *folder, uint64_t most, uint64_t *steps,
-                                       int room) {
-    int count = 0;
-    while (count < room && dti_checkpoint_highest(folder, most, &steps[count]) == 1) {
-        most = steps[count++] - 1;
-        if (most == UINT64_MAX)
-            break;
-    }
-    return count;
-}
-
-static dt_result dti_checkpoint_folder_file(dti_base *base, const char *folder, uint64_t step,
-                                            char path[DTI_CHECKPOINT_PATH]) {
-    char name[DTI_CHECKPOINT_NAME];
-    dti_checkpoint_name(name, step);
-    return dti_checkpoint_path(base, folder, name, path);
-}
-
-static dt_result dti_checkpoint_folder_cut(dti_base *base, const char *folder, uint64_t step) {
-    char path[DTI_CHECKPOINT_PATH + 8];
-    uint64_t found = UINT64_MAX;
-    int synced;
-    while (dti_checkpoint_highest(folder, found, &found) == 1 && found > step) {
-        DTI_TRY(dti_checkpoint_folder_file(base, folder, found--, path));
-        if (remove(path) != 0 && errno != ENOENT)
-            return dti_fail(base, DT_ERROR_IO, "%s: cannot be removed: %s", path, strerror(errno));
-    }
-    snprintf(path, sizeof path, "%s/.", folder);
-    if (dti_folder_open(path, &synced))
-        dti_folder_sync(synced);
-    return DT_OK;
-}
-
-/* A new folder is on the disk when the one that it is in is. */
-static dt_result dti_checkpoint_folder_make(dti_base *base, const char *folder) {
-    char above[DTI_CHECKPOINT_PATH + 8];
-    int parent;
-    if (!dti_folder_make(folder))
-        return errno == EEXIST ? DT_OK
-                               : dti_fail(base, DT_ERROR_IO, "%s: the folder cannot be made: %s",
-                                          folder, strerror(errno));
-    snprintf(above, sizeof above, "%s/../", folder);
-    if (!dti_folder_open(above, &parent) || !dti_folder_sync(parent))
-        return dti_fail(base, DT_ERROR_IO, "%s: the folder cannot be flushed to the disk: %s",
-                        folder, strerror(errno));
-    return DT_OK;
-}
-
-static dt_result dti_checkpoint_folder_ready(dti_base *base, const char *folder) {
-    char path[DTI_CHECKPOINT_PATH];
-    dt_result result = dti_checkpoint_path(base, folder, DTI_CHECKPOINT_LATEST, path);
-    base->io_how = DTI_CHECKPOINT_FOLDER_HOW;
-    if (!result)
-        result = dti_checkpoint_folder_make(base, folder);
-    if (!result)
-        result = dti_folder_probe(base, ".checkpoint.folder's", folder);
-    base->io_how = NULL;
-    return result;
-}
-
-static dt_result dti_checkpoint_write_latest(dti_base *base, const char *folder, const char *name) {
-    char path[DTI_CHECKPOINT_PATH], line[DTI_CHECKPOINT_NAME + 1];
-    snprintf(line, sizeof line, "%s\n", name);
-    dt_result result = dti_checkpoint_path(base, folder, DTI_CHECKPOINT_LATEST, path);
-    if (!result)
-        result = dti_file_write(base, path, line, strlen(line));
-    return result ? dti_fail(base, result, "%s; %s is written, but not named as the newest",
-                             base->error, name)
-                  : DT_OK;
-}
-
-static dt_result dti_checkpoint_folder_write(dti_base *base, const char *folder, uint64_t step,
-                                             int keep, const dti_safetensors_item *items, int count,
-                                             dti_checkpoint_read_fn *read, void *user) {
-    char path[DTI_CHECKPOINT_PATH], name[DTI_CHECKPOINT_NAME];
-    dti_checkpoint_name(name, step);
-    dt_result result = dti_checkpoint_path(base, folder, name, path);
-    base->io_how = DTI_CHECKPOINT_FOLDER_HOW;
-    if (!result)
-        result = dti_checkpoint_folder_make(base, folder);
-    if (!result) {
-        dti_checkpoint_remove_stale(base, folder);
-        result = dti_checkpoint_write(base, path, items, count, read, user);
-    }
-    if (!result)
-        result = dti_checkpoint_write_latest(base, folder, name);
-    base->io_how = NULL;
-    if (!result)
-        dti_checkpoint_remove_old(base, folder, step, keep);
-    return result;
 }

@@ -3,7 +3,8 @@
  * found. And a folder of them: one file a step, a file LATEST that names the newest. What the
  * tensors mean is the trainer's business. */
 
-/* A file that was checked: without the checksums. dt_safetensors_close ends it. */
+/* A file that was checked and is open: without the checksums, and with no tensor's bytes in memory.
+ * dt_safetensors_close ends it. */
 typedef dt_safetensors dti_checkpoint;
 
 /* Fills `to` with bytes [offset, offset + bytes) of tensor `item`. Called with ranges in order. */
@@ -14,35 +15,63 @@ typedef dt_result dti_checkpoint_read_fn(void *user, int item, uint64_t offset, 
 static bool dti_checkpoint_warn(dti_base *base, const dti_safetensors_item *item, uint64_t offset,
                                 const void *data, size_t bytes);
 
-/* Writes path.tmp.PID.RANDOM, flushes it to the disk, renames it and flushes the folder. When
- * anything fails the temporary file goes, what was there before stays, and the error says what and
- * where (a full disk: how many bytes are needed). Only when the folder cannot be flushed, which
- * comes last, the new file is there already, and the text says so. What `read` fails with is
- * returned as it is. INVALID: an item has the name of the checksums. */
+/* A file that is being written: bytes are added in the tensors' order, in pieces of any size. */
+typedef struct dti_checkpoint_file dti_checkpoint_file;
+static dt_result dti_checkpoint_begin(dti_base *base, const char *path,
+                                      const dti_safetensors_item *items, int count,
+                                      dti_checkpoint_file **out);
+static dt_result dti_checkpoint_add(dti_checkpoint_file *f, const void *data, size_t bytes);
+/* What `read` gives, through one buffer. */
+static dt_result dti_checkpoint_fill(dti_checkpoint_file *f, dti_checkpoint_read_fn *read,
+                                     void *user);
+/* Lets the file appear once all bytes are there; `own` is an error: removes what was written, and
+ * returns `own`. Frees f. */
+static dt_result dti_checkpoint_end(dti_checkpoint_file *f, dt_result own);
+
+/* All of it. Writes path.tmp.PID.RANDOM, flushes it to the disk, renames it and flushes the
+ * folder. When anything fails the temporary file goes, what was there before stays, and the
+ * error says what and where (a full disk: how many bytes are needed). Only when the folder
+ * cannot be flushed, which comes last, the new file is there already, and the text says so. What
+ * `read` fails with is returned as it is. INVALID: an item has the name of the checksums. */
 static dt_result dti_checkpoint_write(dti_base *base, const char *path,
                                       const dti_safetensors_item *items, int count,
                                       dti_checkpoint_read_fn *read, void *user);
-/* Reads a file and checks everything. FORMAT: not safetensors, truncated, no checksums, or one that
- * is wrong (names the tensor). */
+/* Reads a file once, through a buffer, and checks everything. FORMAT: not safetensors, truncated,
+ * no checksums, or one that is wrong (names the tensor). */
 static dt_result dti_checkpoint_open(dti_base *base, const char *path, dti_checkpoint **out);
 /* FORMAT: what the tensors mean is wrong. desc: the description whose member allows it. */
 typedef dt_result dti_checkpoint_check_fn(const dti_checkpoint *c, const char *path,
                                           const char *desc);
-/* A tensor by its name; NULL = there is none. */
+/* A tensor by its name, without .data; NULL = there is none. */
 static const dt_safetensors_tensor *dti_checkpoint_find(const dti_checkpoint *c, const char *name);
 static const dt_safetensors_tensor *dti_checkpoint_at(const dti_checkpoint *c, int index);
+static int dti_checkpoint_index(const dti_checkpoint *c, const char *name); /* -1: there is none */
+/* Reads bytes [offset, offset + bytes) of a tensor. IO: they cannot be read any more. */
+static dt_result dti_checkpoint_read(const dti_checkpoint *c, int index, uint64_t offset,
+                                     uint64_t bytes, void *to);
 
 /* ---- A folder: step-000000000123.safetensors, and LATEST. One process at a time writes to it.
  * Without POSIX: UNSUPPORTED. */
 #define DTI_CHECKPOINT_PATH 1024
+typedef struct dti_checkpoint_folder_step {
+    char folder[DTI_CHECKPOINT_PATH];
+    uint64_t step;
+    int keep;
+} dti_checkpoint_folder_step;
+/* Once the step's file is there: LATEST, and old ones go. */
+static dt_result dti_checkpoint_folder_end(dti_base *base, const dti_checkpoint_folder_step *s);
 /* Before the first one: makes the folder if there is none, in one that is there, and looks whether
  * files can be made in it. IO: the text has the reason and what to do. */
 static dt_result dti_checkpoint_folder_ready(dti_base *base, const char *folder);
-/* Makes the folder if there is none (not the one that it is in), removes temporary files that a
+/* dti_checkpoint_begin of a step's file; dti_checkpoint_end does the rest. And all of it: makes the
+ * folder if there is none (not the one that it is in), removes temporary files that a
  * crash left, writes the step's file, then LATEST, then removes the files of that form of this and
  * earlier steps but the newest `keep` (at least 1). Those of later steps stay: a run was taken back
  * to an earlier step, and which of the two is wanted is not known here. What cannot be removed is
  * warned of. When LATEST cannot be written, the step's file stays and nothing is removed. */
+static dt_result dti_checkpoint_folder_begin(dti_base *base, const char *folder, uint64_t step,
+                                             int keep, const dti_safetensors_item *items, int count,
+                                             dti_checkpoint_file **out);
 static dt_result dti_checkpoint_folder_write(dti_base *base, const char *folder, uint64_t step,
                                              int keep, const dti_safetensors_item *items, int count,
                                              dti_checkpoint_read_fn *read, void *user);
@@ -67,14 +96,18 @@ static dt_result dti_checkpoint_folder_cut(dti_base *base, const char *folder, u
 
 /* ---- A step's file in a folder, written by a thread from a copy. */
 typedef struct dti_checkpoint_copy dti_checkpoint_copy;
-/* Reads all items into memory, which is kept for the next time, and starts the thread. *copy is
- * made if it is NULL. Without a thread the file is there when it returns. One that is under way
- * must have been waited for. The thread warns of a NaN in the first `finite` tensors. Errors:
- * MEMORY, those of `read`; without a thread the file's. */
-static dt_result dti_checkpoint_copy_write(dti_base *base, dti_checkpoint_copy **copy,
+/* Bytes that are added go to memory, which is kept for the next time. dti_checkpoint_end starts the
+ * thread; without a thread the file is there when it returns. *copy is made if it is NULL. One that
+ * is under way must have been waited for. The thread warns of a NaN in the first `finite` tensors.
+ * Errors: MEMORY; of the end, without a thread: the file's. */
+static dt_result dti_checkpoint_copy_begin(dti_base *base, dti_checkpoint_copy **copy,
                                            const char *folder, uint64_t step, int keep,
                                            const dti_safetensors_item *items, int count, int finite,
-                                           dti_checkpoint_read_fn *read, void *user);
+                                           dti_checkpoint_file **out);
+/* What dti_checkpoint_add and dti_checkpoint_end do with one. */
+static void dti_checkpoint_copy_put(dti_checkpoint_copy *c, int item, uint64_t at, const void *data,
+                                    size_t bytes);
+static dt_result dti_checkpoint_copy_start(dti_base *base, dti_checkpoint_copy *c);
 /* Until the file is on the disk: as dti_checkpoint_folder_write. OK where none is under way. */
 static dt_result dti_checkpoint_copy_wait(dti_base *base, dti_checkpoint_copy *copy);
 static void dti_checkpoint_copy_free(dti_base *base, dti_checkpoint_copy *copy); /* NULL is fine */

@@ -16,7 +16,7 @@ struct dti_checkpoint_copy {
     char *memory; /* items, where their bytes are, dimensions, names, bytes */
     size_t size;
     dti_safetensors_item *items;
-    const char **bytes;
+    char **bytes;
     dt_result result;
     char warnings[4 * DT_MAX_REASON_BYTES];
 };
@@ -59,10 +59,10 @@ static dt_result dti_checkpoint_copy_room(dti_base *base, dti_checkpoint_copy *c
 }
 
 /* What is aligned goes first. */
-static char *dti_checkpoint_copy_items(dti_checkpoint_copy *c, const dti_safetensors_item *items) {
+static void dti_checkpoint_copy_items(dti_checkpoint_copy *c, const dti_safetensors_item *items) {
     const size_t count = (size_t)c->count;
     c->items = (dti_safetensors_item *)(void *)c->memory;
-    c->bytes = (const char **)(void *)(c->items + count);
+    c->bytes = (char **)(void *)(c->items + count);
     int64_t *dim = (int64_t *)(void *)(c->bytes + (count + 1) / 2 * 2); /* aligned on 32 bits too */
     for (size_t i = 0; i < count; i++) {
         c->items[i] = items[i];
@@ -76,21 +76,16 @@ static char *dti_checkpoint_copy_items(dti_checkpoint_copy *c, const dti_safeten
         c->items[i].name = memcpy(to, items[i].name, size);
         to += size;
     }
-    return to;
-}
-
-static dt_result dti_checkpoint_copy_take(dti_checkpoint_copy *c, char *to,
-                                          dti_checkpoint_read_fn *read, void *user) {
-    for (int i = 0; i < c->count; i++) {
+    for (size_t i = 0; i < count; i++) {
         to += -(uintptr_t)to % DTI_COPY_ALIGN;
         c->bytes[i] = to;
-        for (uint64_t at = 0; at < c->items[i].bytes; at += DTI_CHECKPOINT_CHUNK) {
-            const size_t size = (size_t)DTI_MIN(DTI_CHECKPOINT_CHUNK, c->items[i].bytes - at);
-            DTI_TRY(read(user, i, at, to, size));
-            to += size;
-        }
+        to += items[i].bytes;
     }
-    return DT_OK;
+}
+
+static void dti_checkpoint_copy_put(dti_checkpoint_copy *c, int item, uint64_t at, const void *data,
+                                    size_t bytes) {
+    memcpy(c->bytes[item] + at, data, bytes);
 }
 
 /* ---- the thread */
@@ -117,11 +112,20 @@ static dt_result dti_checkpoint_copy_told(dti_base *base, dti_checkpoint_copy *c
     return c->result ? dti_fail(base, c->result, "%s", c->base.error) : DT_OK;
 }
 
-static dt_result dti_checkpoint_copy_write(dti_base *base, dti_checkpoint_copy **copy,
+static dt_result dti_checkpoint_copy_start(dti_base *base, dti_checkpoint_copy *c) {
+    c->started = dti_thread_start(&c->thread, DTI_WORKER_STACK, dti_checkpoint_copy_main, c);
+    if (c->started)
+        return DT_OK;
+    dti_checkpoint_copy_main(c);
+    return dti_checkpoint_copy_told(base, c);
+}
+
+static dt_result dti_checkpoint_copy_begin(dti_base *base, dti_checkpoint_copy **copy,
                                            const char *folder, uint64_t step, int keep,
                                            const dti_safetensors_item *items, int count, int finite,
-                                           dti_checkpoint_read_fn *read, void *user) {
+                                           dti_checkpoint_file **out) {
     dti_checkpoint_copy *c = *copy = *copy ? *copy : dti_checkpoint_copy_make(base);
+    *out = NULL;
     DTI_HAVE(c);
     DTI_TRY(dti_checkpoint_copy_room(base, c, dti_checkpoint_copy_size(items, count)));
     snprintf(c->folder, sizeof c->folder, "%s", folder);
@@ -129,12 +133,11 @@ static dt_result dti_checkpoint_copy_write(dti_base *base, dti_checkpoint_copy *
     c->keep = keep;
     c->count = count;
     c->finite = finite;
-    DTI_TRY(dti_checkpoint_copy_take(c, dti_checkpoint_copy_items(c, items), read, user));
-    c->started = dti_thread_start(&c->thread, DTI_WORKER_STACK, dti_checkpoint_copy_main, c);
-    if (c->started)
-        return DT_OK;
-    dti_checkpoint_copy_main(c);
-    return dti_checkpoint_copy_told(base, c);
+    dti_checkpoint_copy_items(c, items);
+    *out = dti_checkpoint_file_make(base, items, count);
+    DTI_HAVE(*out);
+    (*out)->copy = c;
+    return DT_OK;
 }
 
 static dt_result dti_checkpoint_copy_wait(dti_base *base, dti_checkpoint_copy *c) {

@@ -3,22 +3,26 @@
  * its validate()). A file may come from anywhere: the header is read and checked first, every
  * length is held against what is really there before it is used, and a file is refused when its
  * tensors overlap, leave holes, do not end with it, or share a name: what does not fit costs a
- * header. It owns the file's bytes; names are decoded in place. */
+ * header. It owns the header, in which names are decoded in place. Tensors' bytes are in memory or
+ * stay in the file, which is then kept open. */
 
 typedef struct dti_weight {
     dt_safetensors_tensor info; /* whole once all is checked; of more dimensions the first */
     int element_bytes;          /* 0: not of DTI_DTYPE_LIST or DTI_WEIGHT_DTYPE_LIST */
     uint64_t elements;
-    bool wraps;          /* there are more of them than 2^64 - 1 */
-    uint64_t begin, end; /* of its bytes, from the end of the header */
+    bool wraps;           /* there are more of them than 2^64 - 1 */
+    uint64_t begin, end;  /* of its bytes, from the end of the header */
+    dt_safetensors *file; /* that has them */
 } dti_weight;
 
 struct dt_safetensors {
     dti_base *base;
-    const char *path; /* for messages while reading; the caller's */
+    char *path; /* for messages */
+    dti_reader reader;
+    bool open; /* the reader is */
     char *header;
     uint32_t header_crc; /* CRC32C of the file's bytes up to the data */
-    char *data;          /* behind the header */
+    char *data;          /* behind the header; NULL: in the file */
     uint64_t data_bytes;
     dti_weight *items; /* in the order of their bytes */
     size_t count, capacity;
@@ -193,7 +197,7 @@ static dt_result dti_weights_add(dt_safetensors *w, dti_json *j, const char *nam
         return dti_weights_bad(w, NULL, "more than 2^31 tensors");
     DTI_HAVE(DTI_RESERVE(w->base, w->items, w->capacity, w->count + 1));
     dti_weight *item = &w->items[w->count++];
-    *item = (dti_weight){.info.name = name, .elements = 1};
+    *item = (dti_weight){.info.name = name, .elements = 1, .file = w};
     const char *wrong = dti_weight_read(j, item);
     return wrong ? dti_weights_bad(w, name, wrong) : DT_OK;
 }
@@ -344,39 +348,70 @@ static dt_result dti_weights_take_header(dt_safetensors *w, dti_reader *r, size_
     return DT_OK;
 }
 
-static dt_result dti_weights_take(dt_safetensors *w, dti_reader *r) {
+/* Everything but the tensors' bytes. */
+static dt_result dti_weights_take(dt_safetensors *w, const char *path) {
     size_t header_bytes = 0;
-    DTI_TRY(dti_weights_take_header(w, r, &header_bytes));
+    w->path = dti_alloc(w->base, strlen(path) + 1);
+    DTI_HAVE(w->path);
+    memcpy(w->path, path, strlen(path) + 1);
+    DTI_TRY(dti_reader_open(w->base, w->path, &w->reader));
+    w->open = true;
+    DTI_TRY(dti_weights_take_header(w, &w->reader, &header_bytes));
     if (!dti_utf8_valid(w->header, header_bytes))
         return dti_weights_bad(w, NULL, "its header is not UTF-8");
     DTI_TRY(dti_weights_read_header(w, w->header, header_bytes));
     DTI_TRY(dti_weights_order(w));
     DTI_TRY(dti_weights_check(w));
-    DTI_TRY(dti_reader_take_new(r, w->data_bytes, &w->data));
-    for (size_t i = 0; i < w->count; i++) {
-        w->items[i].info.data = w->data + w->items[i].begin;
+    for (size_t i = 0; i < w->count; i++)
         w->items[i].info.bytes = w->items[i].end - w->items[i].begin;
-    }
     return DT_OK;
 }
 
-static dt_result dti_weights_load(dti_base *base, const char *path, dt_safetensors **out) {
-    dti_reader reader;
+static void dti_weights_close_file(dt_safetensors *w) {
+    if (w->open)
+        dti_reader_close(&w->reader);
+    w->open = false;
+}
+
+static dt_result dti_weights_take_data(dt_safetensors *w) {
+    DTI_TRY(dti_reader_take_new(&w->reader, w->data_bytes, &w->data));
+    for (size_t i = 0; i < w->count; i++)
+        w->items[i].info.data = w->data + w->items[i].begin;
+    dti_weights_close_file(w);
+    return DT_OK;
+}
+
+static dt_result dti_weights_start(dti_base *base, const char *path, bool in_memory,
+                                   dt_safetensors **out) {
     *out = NULL;
-    DTI_TRY(dti_reader_open(base, path, &reader));
     dt_safetensors *w = dti_alloc(base, sizeof *w);
-    dt_result result = DT_ERROR_MEMORY;
-    if (w) {
-        *w = (dt_safetensors){.base = base, .path = path};
-        result = dti_weights_take(w, &reader);
-        w->path = NULL;
-    }
-    dti_reader_close(&reader);
+    DTI_HAVE(w);
+    *w = (dt_safetensors){.base = base};
+    dt_result result = dti_weights_take(w, path);
+    if (!result && in_memory)
+        result = dti_weights_take_data(w);
     if (result)
         dt_safetensors_close(w);
     else
         *out = w;
     return result;
+}
+
+static dt_result dti_weights_load(dti_base *base, const char *path, dt_safetensors **out) {
+    return dti_weights_start(base, path, true, out);
+}
+
+static dt_result dti_weights_open(dti_base *base, const char *path, dt_safetensors **out) {
+    return dti_weights_start(base, path, false, out);
+}
+
+static dt_result dti_weights_read(const dt_safetensors *w, int index, uint64_t offset,
+                                  uint64_t bytes, void *to) {
+    const dti_weight *item = &w->items[index];
+    dt_safetensors *file = item->file;
+    const uint64_t data_at = file->reader.size - file->data_bytes;
+    DTI_TRY(dti_reader_seek(&file->reader, data_at + item->begin + offset));
+    return dti_reader_take(&file->reader, to, (size_t)bytes);
 }
 
 /* ---- The public reader */
@@ -390,7 +425,8 @@ DTI_PUBLIC_OUT(dt_safetensors_open, (dt_ctx * ctx, const char *path, dt_safetens
 DTI_PUBLIC_VOID(dt_safetensors_close, (dt_safetensors * file), file,
                 DTI_OF(dt_safetensors) | DTI_UNUSED, (file)) {
     dti_base *base = file->base;
-    DTI_FREE(base, file->data, file->header, file->items, file->by_name, file);
+    dti_weights_close_file(file);
+    DTI_FREE(base, file->data, file->header, file->items, file->by_name, file->path, file);
 }
 
 DT_API int dt_safetensors_count(const dt_safetensors *file) {

@@ -27,8 +27,15 @@ static dt_result dti_fail_infinite(dti_base *base, dt_result result, const char 
 static bool dti_warn_infinite(dti_base *base, const char *tensor, const void *data, dt_dtype dtype,
                               uint64_t first, uint64_t count);
 static int dti_weights_find(const dt_safetensors *weights, const char *name); /* -1: none */
-/* Reads and checks a file. */
+/* Reads and checks a file, with all tensors' bytes. */
 static dt_result dti_weights_load(dti_base *base, const char *path, dt_safetensors **out);
+/* Reads and checks the header. The file stays open, .data of tensors is NULL, and dti_weights_read
+ * reads bytes [offset, offset + bytes) of a tensor. One thread at a time. */
+static dt_result dti_weights_open(dti_base *base, const char *path, dt_safetensors **out);
+static dt_result dti_weights_read(const dt_safetensors *w, int index, uint64_t offset,
+                                  uint64_t bytes, void *to);
+/* Bytes of a tensor that are read or written at a time: large enough for a disk's speed. */
+#define DTI_WEIGHTS_CHUNK ((uint64_t)1 << 20)
 
 /* A tensor to be written. */
 typedef struct dti_safetensors_item {

@@ -42,7 +42,8 @@ static dt_result dti_state_open(dti_state_file *f, uint32_t moments, const char 
     f->names = dti_alloc_array(f->base, (size_t)n * (1 + moments) + 1, sizeof *f->names);
     f->raw = dti_alloc_array(f->base, (size_t)n * (1 + moments) + 1, sizeof *f->raw);
     f->t = dti_alloc_array(f->base, (size_t)n + 1, sizeof *f->t);
-    DTI_HAVE(f->items && f->names && f->raw && f->t && f->model.ok);
+    f->chunk = dti_alloc(f->base, (size_t)DTI_WEIGHTS_CHUNK);
+    DTI_HAVE(f->items && f->names && f->raw && f->t && f->chunk && f->model.ok);
     for (uint32_t i = 0; i < n * (1 + moments); i++)
         DTI_TRY(dti_state_item(f, i / n, &s->layout.params[i % n]));
     f->sizes[0] = n;
@@ -63,7 +64,7 @@ static dt_result dti_state_open(dti_state_file *f, uint32_t moments, const char 
 static void dti_state_close(dti_state_file *f) {
     for (int i = 0; f->names && i < f->tensors; i++)
         dti_free(f->base, f->names[i]);
-    DTI_FREE(f->base, f->names, f->items, f->raw, f->t);
+    DTI_FREE(f->base, f->names, f->items, f->raw, f->t, f->chunk);
     dti_text_free(&f->model);
 }
 
@@ -148,25 +149,37 @@ static dt_result dti_state_words_read(dti_state_file *f, const char *path, const
     if (!x || x->bytes != 8ull * words || strcmp(x->dtype, "U64") != 0)
         return dti_fail(f->base, DT_ERROR_FORMAT, "%s: it has no \"%s\" of %u values: %s", path,
                         name, words, "not such a file, or one of another version");
-    memcpy(f->words, x->data, (size_t)x->bytes);
-    return DT_OK;
+    return dti_checkpoint_read(c, dti_checkpoint_index(c, name), 0, x->bytes, f->words);
+}
+
+/* A tensor's bytes in memory, with a zero after them. Free it. */
+static dt_result dti_state_take(dti_base *base, const dti_checkpoint *c, const char *name,
+                                char **out, size_t *size) {
+    const dt_safetensors_tensor *x = dti_checkpoint_find(c, name);
+    *size = x ? (size_t)x->bytes : 0;
+    *out = dti_alloc(base, *size + 1);
+    DTI_HAVE(*out);
+    return x ? dti_checkpoint_read(c, dti_checkpoint_index(c, name), 0, x->bytes, *out) : DT_OK;
 }
 
 static dt_result dti_state_contract(dti_state_file *f, const char *path, const dti_checkpoint *c,
                                     bool first) {
-    const dt_safetensors_tensor *x = dti_checkpoint_find(c, "dtrain.model");
-    const char *theirs = x ? x->data : NULL;
-    size_t size = x ? (size_t)x->bytes : 0;
+    char *own;
+    size_t size;
     dti_text old = dti_text_open(f->base);
-    if (first) {
+    dt_result result = dti_state_take(f->base, c, "dtrain.model", &own, &size);
+    const char *theirs = own;
+    if (!result && first) {
         dti_model_text_first(theirs, size, &old);
         theirs = old.data;
         size = old.size;
+        result = old.ok ? DT_OK : DT_ERROR_MEMORY;
     }
-    dt_result result =
-        old.ok ? dti_model_text_contract(f->base, path, theirs, size, &f->model) : DT_ERROR_MEMORY;
+    if (!result)
+        result = dti_model_text_contract(f->base, path, theirs, size, &f->model);
     if (!result)
         dti_model_text_warn(f->base, path, theirs, size, &f->model);
+    dti_free(f->base, own);
     dti_text_free(&old);
     return result;
 }
@@ -206,44 +219,78 @@ static dt_result dti_state_match(const dti_state_file *f, const char *path,
 /* Counts in the order of the store. */
 static dt_result dti_state_put_t(const dti_state_file *f, const dti_checkpoint *c) {
     const dt_store *s = f->store;
-    const char *from = dti_checkpoint_find(c, "dtrain.t")->data;
+    const int counts = dti_checkpoint_index(c, "dtrain.t");
     for (uint32_t i = 0; i < s->layout.param_count; i++)
-        memcpy(&f->t[i], from + sizeof *f->t * (size_t)dti_state_number(f, c, (int)i),
-               sizeof *f->t);
+        DTI_TRY(dti_checkpoint_read(c, counts,
+                                    sizeof *f->t * (uint64_t)dti_state_number(f, c, (int)i),
+                                    sizeof *f->t, &f->t[i]));
     return dti_store_counts(s, 0, s->layout.param_count, f->t, true);
 }
 
-static dt_result dti_state_put_raw(dt_store *s, uint32_t array, const dti_param *p,
-                                   const dt_safetensors_tensor *x) {
-    return dti_stored_raw(s, array, p, 0, (void *)(uintptr_t)x->data, x->bytes, true);
-}
-
-/* Moments in 8 bits are blocks of codes, each with a scale at its end: the first element of one
- * whose scale is NaN or infinite; count: there is none. */
-static uint64_t dti_state_scales(const dt_safetensors_tensor *x, uint64_t *count) {
+/* Bytes of what is one: a float, or a block of moments in 8 bits with its scale at its end. 0: the
+ * tensor has neither. */
+static uint64_t dti_state_unit(const dt_safetensors_tensor *x, dt_dtype *dtype) {
     const bool moment =
         !strncmp(x->name, DTI_STATE_OWN "moment", sizeof DTI_STATE_OWN "moment" - 1) &&
         !strcmp(x->dtype, "U8");
-    const uint64_t block = dti_stored_bytes(DT_STATE_8BIT, DTI_BLOCK);
-    const uint8_t *scale = (const uint8_t *)x->data + DTI_BLOCK;
-    *count = moment ? x->bytes / block * DTI_BLOCK : 0;
-    for (uint64_t at = 0; at < *count; at += DTI_BLOCK, scale += block)
-        if (dti_first_infinite(scale, DT_F32, 1) == 0)
-            return at;
-    return *count;
+    *dtype = DT_U8;
+    if (moment)
+        return dti_stored_bytes(DT_STATE_8BIT, DTI_BLOCK);
+    return dti_weight_floats(x, dtype) ? dti_dtype_bytes(*dtype) : 0;
+}
+
+/* The first of `count` units that has a NaN or an infinity; count: none has. */
+static uint64_t dti_state_infinite(const char *units, uint64_t unit, dt_dtype dtype,
+                                   uint64_t count) {
+    if (dtype != DT_U8)
+        return dti_first_infinite(units, dtype, count);
+    for (uint64_t i = 0; i < count; i++)
+        if (dti_first_infinite(units + i * unit + DTI_BLOCK, DT_F32, 1) == 0)
+            return i;
+    return count;
+}
+
+static dt_result dti_state_finite_one(const dti_checkpoint *c, int index, const char *path,
+                                      const char *desc, char *buffer) {
+    const dt_safetensors_tensor *x = dti_checkpoint_at(c, index);
+    dt_dtype dtype;
+    const uint64_t unit = dti_state_unit(x, &dtype), units = unit ? x->bytes / unit : 0;
+    for (uint64_t at = 0, some; at < units; at += some) {
+        some = DTI_MIN(units - at, DTI_WEIGHTS_CHUNK / unit);
+        DTI_TRY(dti_checkpoint_read(c, index, at * unit, some * unit, buffer));
+        const uint64_t bad = dti_state_infinite(buffer, unit, dtype, some);
+        if (bad < some)
+            return dti_fail_infinite(c->base, DT_ERROR_FORMAT, path, x->name,
+                                     (at + bad) * (dtype == DT_U8 ? DTI_BLOCK : 1), desc);
+    }
+    return DT_OK;
 }
 
 static dt_result dti_state_finite(const dti_checkpoint *c, const char *path, const char *desc) {
-    for (size_t i = 0; i < c->count; i++) {
-        const dt_safetensors_tensor *x = &c->items[i].info;
-        dt_dtype dtype;
-        uint64_t count, at = dti_state_scales(x, &count);
-        if (dti_weight_floats(x, &dtype)) {
-            count = x->bytes / dti_dtype_bytes(dtype);
-            at = dti_first_infinite(x->data, dtype, count);
-        }
-        if (at < count)
-            return dti_fail_infinite(c->base, DT_ERROR_FORMAT, path, x->name, at, desc);
+    char *buffer = dti_alloc(c->base, (size_t)DTI_WEIGHTS_CHUNK);
+    dt_result result = buffer ? DT_OK : DT_ERROR_MEMORY;
+    for (int i = 0; i < (int)c->count && !result; i++)
+        result = dti_state_finite_one(c, i, path, desc, buffer);
+    dti_free(c->base, buffer);
+    return result;
+}
+
+static dt_result dti_state_put_one(const dti_state_file *f, const dti_checkpoint *c,
+                                   uint32_t item) {
+    dt_store *s = f->store;
+    const int index = dti_checkpoint_index(c, f->items[item].name);
+    const uint64_t bytes = dti_checkpoint_at(c, index)->bytes;
+    uint64_t first;
+    const uint32_t kind = dti_state_kind_of(s, item, &first);
+    const dti_param *p = &s->layout.params[item % s->layout.param_count];
+    if (kind && s->layout.parted && dti_store_is_stored(s, kind))
+        return DT_OK; /* they go to their owners */
+    for (uint64_t at = 0; at < bytes; at += DTI_WEIGHTS_CHUNK) {
+        const uint64_t some = DTI_MIN(DTI_WEIGHTS_CHUNK, bytes - at), one = dti_arena_bytes(1);
+        DTI_TRY(dti_checkpoint_read(c, index, at, some, f->chunk));
+        DTI_TRY(dti_store_is_stored(s, kind)
+                    ? dti_stored_raw(s, kind, p, at, f->chunk, (size_t)some, true)
+                    : dti_store_array_write(s, kind, first + at / one, some / one, f->chunk));
     }
     return DT_OK;
 }
@@ -252,17 +299,7 @@ static dt_result dti_state_put(const dti_state_file *f, const dti_checkpoint *c)
     const dt_store *s = f->store;
     dti_store_unbound(f->store);
     DTI_TRY(s->memories[DTI_ARENA_STATE] ? dti_state_put_t(f, c) : DT_OK);
-    for (int i = 0; i < f->tensors; i++) {
-        const dt_safetensors_tensor *x = dti_checkpoint_find(c, f->items[i].name);
-        uint64_t at;
-        const uint32_t kind = dti_state_kind_of(s, (uint32_t)i, &at);
-        const dti_param *p = &s->layout.params[(uint32_t)i % s->layout.param_count];
-        if (kind && s->layout.parted && dti_store_is_stored(s, kind))
-            continue; /* they go to their owners */
-        DTI_TRY(dti_store_is_stored(s, kind)
-                    ? dti_state_put_raw(f->store, kind, p, x)
-                    : dti_store_array_write(f->store, kind, at, x->bytes / dti_arena_bytes(1),
-                                            x->data));
-    }
+    for (uint32_t i = 0; i < (uint32_t)f->tensors; i++)
+        DTI_TRY(dti_state_put_one(f, c, i));
     return DT_OK;
 }

@@ -26,7 +26,8 @@ typedef struct dti_state_file {
     dt_result (*moments)(void *user, uint32_t moment, uint64_t at, uint64_t n, void *to);
     void *user;
     int64_t *raw; /* by item: the size of one that is bytes */
-    uint32_t *t;  /* room for counts: what is put must not run out of memory half-way */
+    uint32_t *t;  /* room for counts, and for a chunk: what is put must not run out of memory */
+    char *chunk;
     int64_t sizes[3];
     bool told; /* of a NaN or infinity that is written */
 } dti_state_file;

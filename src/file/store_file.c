@@ -175,6 +175,7 @@ typedef struct dti_loading {
     const char *path;
     const dt_safetensors *weights;
     dt_load_desc desc; /* no NULL in it */
+    char *chunk;       /* of a tensor's bytes */
     int loaded;
 } dti_loading;
 
@@ -220,35 +221,49 @@ static dt_result dti_store_match(const dti_loading *l, const dt_param_info *para
 }
 
 /* A value that comes in is a finite float, unless others are asked for: then what is finite in the
- * file is. */
-static dt_result dti_store_check_values(const dti_loading *l, const char *name,
-                                        const dt_safetensors_tensor *weight, uint64_t count,
-                                        bool half) {
+ * file is. `count` values of l->chunk, the tensor's from `first` on. */
+static dt_result dti_store_check_values(const dti_loading *l, const char *name, dt_dtype dtype,
+                                        uint64_t first, uint64_t count, bool half) {
     const bool any = l->desc.allow_nonfinite || l->store->allow_nonfinite;
     double wide;
-    dt_dtype dtype;
-    dti_weight_floats(weight, &dtype);
-    uint64_t at = any ? count : dti_first_infinite(weight->data, dtype, count);
+    uint64_t at = any ? count : dti_first_infinite(l->chunk, dtype, count);
     if (at < count)
-        return dti_fail_infinite(dti_store_base(l->store), DT_ERROR_INVALID, l->path, name, at,
-                                 "dt_load_desc, dt_store_desc or dt_trainer_desc");
+        return dti_fail_infinite(dti_store_base(l->store), DT_ERROR_INVALID, l->path, name,
+                                 first + at, "dt_load_desc, dt_store_desc or dt_trainer_desc");
     for (at = 0; at < count && half && !any; at++) {
         float x;
-        dti_f32_from_weight(&x, (const char *)weight->data + at * dti_dtype_bytes(dtype), dtype, 1);
+        dti_f32_from_weight(&x, l->chunk + at * dti_dtype_bytes(dtype), dtype, 1);
         if (dti_finite_f32(x) && !dti_finite_f32(dti_f32_from_bf16(dti_bf16_from_f32(x))))
             return dti_fail(
                 dti_store_base(l->store), DT_ERROR_INVALID,
                 "%s: value %llu of \"%s\", %g, does not fit into BF16, whose largest is "
                 "3.39e38; scale the weights, or give .parameter_dtype DT_F32",
-                l->path, (unsigned long long)at, name, (double)x);
+                l->path, (unsigned long long)(first + at), name, (double)x);
     }
     for (at = 0; at < count && dtype == DT_F64; at++) {
-        memcpy(&wide, (const char *)weight->data + at * sizeof wide, sizeof wide);
+        memcpy(&wide, l->chunk + at * sizeof wide, sizeof wide);
         if (dti_finite_f64(wide) && !dti_fits_f32(wide))
             return dti_fail(dti_store_base(l->store), DT_ERROR_INVALID,
                             "%s: value %llu of \"%s\", %g, does not fit into F32, whose largest is "
                             "3.4e38; scale the weights, and save them as F32",
-                            l->path, (unsigned long long)at, name, wide);
+                            l->path, (unsigned long long)(first + at), name, wide);
+    }
+    return DT_OK;
+}
+
+/* Reads a tensor by chunks. to: its values; NULL: they are only checked. */
+static dt_result dti_store_read_values(const dti_loading *l, int index, const char *name,
+                                       const dt_safetensors_tensor *weight, bool half, float *to) {
+    dt_dtype dtype;
+    dti_weight_floats(weight, &dtype);
+    const uint64_t each = dti_dtype_bytes(dtype);
+    for (uint64_t at = 0; at < weight->bytes; at += DTI_WEIGHTS_CHUNK) {
+        const uint64_t bytes = DTI_MIN(DTI_WEIGHTS_CHUNK, weight->bytes - at);
+        DTI_TRY(dti_weights_read(l->weights, index, at, bytes, l->chunk));
+        if (to)
+            dti_f32_from_weight(to + at / each, l->chunk, dtype, (size_t)(bytes / each));
+        else
+            DTI_TRY(dti_store_check_values(l, name, dtype, at / each, bytes / each, half));
     }
     return DT_OK;
 }
@@ -261,7 +276,6 @@ static dt_result dti_store_load_params(dti_loading *l, dti_text *text, bool writ
     for (int i = 0; i < count; i++) {
         dt_param_info param = {0};
         dt_safetensors_tensor weight;
-        dt_dtype dtype;
         DTI_TRY(dt_store_get_param(l->store, i, &param));
         const char *name = dti_loading_name(l, param.name, text);
         DTI_HAVE(text->ok);
@@ -271,15 +285,11 @@ static dt_result dti_store_load_params(dti_loading *l, dti_text *text, bool writ
             continue;
         l->loaded++;
         *largest = DTI_MAX(*largest, param.elements);
-        if (!write) {
-            DTI_TRY(
-                dti_store_check_values(l, name, &weight, param.elements, param.dtype == DT_BF16));
-            continue;
-        }
-        dti_weight_floats(&weight, &dtype);
-        dti_f32_from_weight(buffer, weight.data, dtype, (size_t)param.elements);
-        DTI_TRY(dt_store_write(l->store, i, DT_VALUE_PARAM, buffer,
-                               (size_t)param.elements * sizeof *buffer));
+        DTI_TRY(dti_store_read_values(l, index, name, &weight, param.dtype == DT_BF16,
+                                      write ? buffer : NULL));
+        if (write)
+            DTI_TRY(dt_store_write(l->store, i, DT_VALUE_PARAM, buffer,
+                                   (size_t)param.elements * sizeof *buffer));
     }
     return DT_OK;
 }
@@ -309,13 +319,15 @@ static dt_result dti_store_load(dt_store *store, const char *path, const dt_load
     dt_safetensors *weights;
     *loaded = 0;
     DTI_TRY(dti_store_patterns(store, desc->params));
-    DTI_TRY(dti_weights_load(base, path, &weights));
+    DTI_TRY(dti_weights_open(base, path, &weights));
     dti_loading l = {.store = store, .path = path, .weights = weights, .desc = *desc};
     dti_text text = dti_text_open(base);
     l.desc.params = desc->params ? desc->params : "*";
     l.desc.prefix = desc->prefix ? desc->prefix : "";
     l.desc.file_prefix = desc->file_prefix ? desc->file_prefix : "";
-    dt_result result = dti_store_load_weights(&l, &text);
+    l.chunk = dti_alloc(base, (size_t)DTI_WEIGHTS_CHUNK);
+    dt_result result = l.chunk ? dti_store_load_weights(&l, &text) : DT_ERROR_MEMORY;
+    dti_free(base, l.chunk);
     dti_text_free(&text);
     dt_safetensors_close(weights);
     *loaded = result ? 0 : l.loaded;

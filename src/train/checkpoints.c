@@ -1,6 +1,6 @@
 /* Checkpoints of a job's folder: when they are written, and what becomes of one that cannot be.
  * With .background the newest may still be on its way to the disk. All ranks ask for it at the same
- * places (dti_checkpoint_end), so all count the same. */
+ * places (dti_checkpoint_wait), so all count the same. */
 
 static bool dti_checkpoint_is_lost(const dt_trainer *t, dt_result result) {
     return (result == DT_ERROR_IO || result == DT_ERROR_MEMORY) && !t->par.lost;
@@ -24,7 +24,7 @@ static bool dti_checkpoint_is_due(const dt_trainer *t, uint64_t step) {
                             : step && step % every == 0 && step != t->tried);
 }
 
-static dt_result dti_checkpoint_end(dt_trainer *t) {
+static dt_result dti_checkpoint_wait(dt_trainer *t) {
     if (!t->writing)
         return DT_OK;
     t->writing = false;
@@ -33,7 +33,7 @@ static dt_result dti_checkpoint_end(dt_trainer *t) {
 }
 
 static dt_result dti_checkpoint_settle(dt_trainer *t) {
-    const dt_result result = dti_checkpoint_end(t);
+    const dt_result result = dti_checkpoint_wait(t);
     return dti_checkpoint_is_lost(t, result) ? DT_OK : result;
 }
 

@@ -123,9 +123,9 @@ static dt_result dti_rounds_collect(dt_trainer *t, dti_rounds_state *l) {
 
 /* ---- reading */
 
-/* Arrays of the file, whose parameters may be in another order, in the store's. */
-static void dti_flat_reorder(const dti_state_file *f, const dti_checkpoint *c, const char *from,
-                             uint32_t arrays, char *to) {
+/* Arrays of tensor `index`, whose parameters may be in another order, in the store's. */
+static dt_result dti_flat_reorder(const dti_state_file *f, const dti_checkpoint *c, int index,
+                                  uint32_t arrays, char *to) {
     const dt_store *s = f->store;
     const uint32_t n = s->layout.param_count;
     const uint64_t size = dti_flat_bytes(s, 1, false);
@@ -135,43 +135,56 @@ static void dti_flat_reorder(const dti_state_file *f, const dti_checkpoint *c, c
         for (int k = 0; k < number; k++)
             at += dti_checkpoint_at(c, k)->bytes;
         const uint64_t bytes = dti_arena_bytes(s->layout.params[i % n].elements);
-        memcpy(to, from + at, (size_t)bytes);
+        DTI_TRY(dti_checkpoint_read(c, index, at, bytes, to));
         to += bytes;
     }
+    return DT_OK;
 }
 
-static void dti_flat_reorder_state(const dti_state_file *f, const dti_checkpoint *c,
-                                   const char *from, char *to) {
+static dt_result dti_flat_reorder_state(const dti_state_file *f, const dti_checkpoint *c, int index,
+                                        char *to) {
     const dt_store *s = f->store;
     const uint32_t n = s->layout.param_count, moments = dti_state_moments(s);
-    const uint64_t counts = dti_flat_bytes(s, moments, false);
-    dti_flat_reorder(f, c, from, moments, to);
-    for (uint32_t i = 0; i < n && moments; i++)
-        memcpy(to + counts + sizeof(uint32_t) * i,
-               from + counts + sizeof(uint32_t) * (size_t)dti_state_number(f, c, (int)i),
-               sizeof(uint32_t));
+    const uint64_t counts = dti_flat_bytes(s, moments, false), each = sizeof(uint32_t);
+    DTI_TRY(dti_flat_reorder(f, c, index, moments, to));
+    for (uint32_t i = 0; i < n && moments; i++) {
+        const uint64_t number = (uint64_t)dti_state_number(f, c, (int)i);
+        DTI_TRY(
+            dti_checkpoint_read(c, index, counts + each * number, each, to + counts + each * i));
+    }
+    return DT_OK;
 }
 
-static const dt_safetensors_tensor *dti_rounds_replica_find(const dti_checkpoint *c,
-                                                            uint64_t replica) {
+/* -1: there is none. */
+static int dti_rounds_replica_find(const dti_checkpoint *c, uint64_t replica) {
     char name[40];
     snprintf(name, sizeof name, "dtrain.replica%llu", (unsigned long long)replica);
-    return dti_checkpoint_find(c, name);
+    return dti_checkpoint_index(c, name);
 }
 
 /* Replicas' moments are packed with counts after them, in tensors of U8: dti_state_finite does
  * not see them. */
+static dt_result dti_rounds_finite_one(const dt_trainer *t, const char *path,
+                                       const dti_checkpoint *c, int index, uint64_t count) {
+    float values[DTI_BLOCK];
+    for (uint64_t at = 0, some; at < count; at += some) {
+        some = DTI_MIN(count - at, (uint64_t)DTI_BLOCK);
+        DTI_TRY(dti_checkpoint_read(c, index, at * sizeof *values, some * sizeof *values, values));
+        const uint64_t bad = dti_first_infinite(values, DT_F32, some);
+        if (bad < some)
+            return dti_fail_infinite(t->base, DT_ERROR_FORMAT, path,
+                                     dti_checkpoint_at(c, index)->name, at + bad,
+                                     "dt_trainer_desc");
+    }
+    return DT_OK;
+}
+
 static dt_result dti_rounds_finite(const dt_trainer *t, const char *path, const dti_checkpoint *c,
                                    uint64_t replicas) {
     const dt_store *s = t->par.replicas[0].store;
     const uint64_t count = dti_flat_values(s) * dti_state_moments(s);
-    for (uint64_t i = 1; i < replicas && count; i++) {
-        const dt_safetensors_tensor *x = dti_rounds_replica_find(c, i);
-        const uint64_t at = dti_first_infinite(x->data, DT_F32, count);
-        if (at < count)
-            return dti_fail_infinite(t->base, DT_ERROR_FORMAT, path, x->name, at,
-                                     "dt_trainer_desc");
-    }
+    for (uint64_t i = 1; i < replicas && count; i++)
+        DTI_TRY(dti_rounds_finite_one(t, path, c, dti_rounds_replica_find(c, i), count));
     return DT_OK;
 }
 
@@ -184,7 +197,7 @@ static dt_result dti_rounds_match(const dt_trainer *t, const char *path, const d
     bool fine = replicas >= 1 && replicas <= UINT32_MAX && outer &&
                 outer->bytes == dti_flat_bytes(s, 1, false);
     for (uint64_t i = 1; fine && bytes && i < replicas; i++) {
-        const dt_safetensors_tensor *x = dti_rounds_replica_find(c, i);
+        const dt_safetensors_tensor *x = dti_checkpoint_at(c, dti_rounds_replica_find(c, i));
         fine = x && x->bytes == bytes;
     }
     if (!fine)
@@ -207,8 +220,11 @@ static dt_result dti_rounds_states(dt_trainer *t, const dti_rounds_state *l,
     dt_result result = DT_OK, own = DT_OK;
     for (uint32_t i = 1; i < par->job.replicas && !result; i++) {
         const uint64_t source = dti_rounds_source(f->words, i);
-        if (source && par->mesh.rank == 0)
-            dti_flat_reorder_state(f, c, dti_rounds_replica_find(c, source)->data, l->packed);
+        const dt_result read =
+            source && par->mesh.rank == 0
+                ? dti_flat_reorder_state(f, c, dti_rounds_replica_find(c, source), l->packed)
+                : DT_OK;
+        own = own ? own : read;
         if (source)
             result = dti_rounds_move(par, l, i, l->packed, true, &own);
     }
@@ -220,10 +236,10 @@ static dt_result dti_rounds_spread(dt_trainer *t, const dti_rounds_state *l,
     dti_parallel *par = &t->par;
     const bool local = f->words[DTI_STATE_VERSION] >= DTI_STATE_LOCAL;
     const uint64_t values = dti_flat_values(par->replicas[0].store);
-    dt_result result = DT_OK;
+    dt_result result = DT_OK, own = DT_OK;
     memset(l->outer, 0, (size_t)values * sizeof *l->outer);
     if (local && par->mesh.rank == 0)
-        dti_flat_reorder(f, c, dti_checkpoint_find(c, "dtrain.outer")->data, 1, (char *)l->outer);
+        own = dti_flat_reorder(f, c, dti_checkpoint_index(c, "dtrain.outer"), 1, (char *)l->outer);
     if (local)
         result = dti_ranks_tell(&t->par, l->outer, values, DT_F32);
     if (!result && l->bytes)
@@ -232,7 +248,7 @@ static dt_result dti_rounds_spread(dt_trainer *t, const dti_rounds_state *l,
     par->round.count = local ? f->words[DTI_STATE_ROUND] : 0;
     par->round.done = 0;
     dti_round_forget(par);
-    return result;
+    return result ? result : own;
 }
 
 /* Room for all of it, on any rank, before anything changes. */

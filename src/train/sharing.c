@@ -161,14 +161,15 @@ static dt_result dti_sharing_put(const dt_trainer *t, dti_state_extra *x, uint64
 enum { DTI_SHARING_BYTES = DTI_STATE_WORDS * 8 }; /* of each */
 
 /* From rank 0's file. The number stays 0 where it has none of this trainer's. */
-static void dti_sharing_find(const dt_trainer *t, const dti_checkpoint *c, uint64_t *words) {
+static dt_result dti_sharing_find(const dt_trainer *t, const dti_checkpoint *c, uint64_t *words) {
     const dt_safetensors_tensor *own = dti_checkpoint_find(c, dti_sharing_name);
     const size_t each = DTI_SHARING_BYTES;
     for (uint64_t at = 0; own && at + each <= own->bytes && !words[DTI_STATE_STEP]; at += each) {
-        memcpy(words, (const char *)own->data + at, each);
+        DTI_TRY(dti_checkpoint_read(c, dti_checkpoint_index(c, dti_sharing_name), at, each, words));
         if (words[DTI_STATE_STEP] != t->par.number)
             words[DTI_STATE_STEP] = 0;
     }
+    return DT_OK;
 }
 
 /* A file that another program wrote may have anything there. */
@@ -182,7 +183,7 @@ static dt_result dti_sharing_match(dt_trainer *t, const char *path, const dti_ch
     bool same = has == count;
     for (dt_trainer *o = dti_trainer_next(t); o && same; o = dti_trainer_next(o)) {
         uint64_t words[DTI_STATE_WORDS] = {0};
-        dti_sharing_find(o, c, words);
+        DTI_TRY(dti_sharing_find(o, c, words));
         same = words[DTI_STATE_STEP] != 0;
         if (same)
             DTI_TRY(dti_state_check_same(o, path, words));
@@ -199,8 +200,8 @@ static dt_result dti_sharing_load(dt_trainer *t, const dti_checkpoint *c) {
     t->stepped = t;
     for (dt_trainer *o = dti_trainer_next(t); o; o = dti_trainer_next(o)) {
         uint64_t words[DTI_STATE_WORDS] = {0};
-        if (t->par.mesh.rank == 0)
-            dti_sharing_find(o, c, words);
+        DTI_TRY(dti_agree_result(&t->par,
+                                 t->par.mesh.rank == 0 ? dti_sharing_find(o, c, words) : DT_OK));
         DTI_TRY(dti_ranks_tell(&t->par, words, DTI_STATE_WORDS, DT_I64));
         o->epoch = words[DTI_STATE_EPOCH];
         o->index = words[DTI_STATE_INDEX];

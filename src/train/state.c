@@ -129,14 +129,16 @@ static bool dti_state_is_apart(const dt_trainer *t) {
 static dt_result dti_state_write_file(dt_trainer *t, dti_state_file *f, const char *path,
                                       bool folder, int keep) {
     const uint64_t step = f->words[DTI_STATE_STEP];
+    const bool copies = folder && t->desc.checkpoint.background;
+    dti_checkpoint_file *file;
     DTI_TRY(dti_trainer_state_open(f));
-    if (!folder)
-        return dti_checkpoint_write(f->base, path, f->items, f->count, dti_state_read, f);
-    return t->desc.checkpoint.background
-               ? dti_checkpoint_copy_write(f->base, &t->copy, path, step, keep, f->items, f->count,
-                                           dti_state_warned(f), dti_state_copy, f)
-               : dti_checkpoint_folder_write(f->base, path, step, keep, f->items, f->count,
-                                             dti_state_read, f);
+    DTI_TRY(copies ? dti_checkpoint_copy_begin(f->base, &t->copy, path, step, keep, f->items,
+                                               f->count, dti_state_warned(f), &file)
+            : folder
+                ? dti_checkpoint_folder_begin(f->base, path, step, keep, f->items, f->count, &file)
+                : dti_checkpoint_begin(f->base, path, f->items, f->count, &file));
+    return dti_checkpoint_end(
+        file, dti_checkpoint_fill(file, copies ? dti_state_copy : dti_state_read, f));
 }
 
 /* How many of the newest files stay. A server also keeps those that other servers may need. */
@@ -337,29 +339,35 @@ static void dti_plateau_load(dt_trainer *t, const uint64_t *words) {
     t->plateau.cooldown = words[DTI_STATE_COOLDOWN];
 }
 
-/* With ZeRO: each moment of the file to its owners. */
+/* `count` elements of a moment of the file as floats. Half of them are read into the room's second
+ * half: none is written over before it is read. */
+static dt_result dti_state_moment_read(const dti_checkpoint *c, const char *name, uint64_t at,
+                                       uint64_t count, bool half, char *to) {
+    const uint64_t each = half ? 2 : dti_arena_bytes(1);
+    char *from = half ? to + 2 * count : to;
+    DTI_TRY(dti_checkpoint_read(c, dti_checkpoint_index(c, name), at * each, count * each, from));
+    for (uint64_t k = 0; k < count && half; k++)
+        ((float *)(void *)to)[k] = dti_f32_from_bf16(((const uint16_t *)(const void *)from)[k]);
+    return DT_OK;
+}
+
+/* With ZeRO: each moment of the file to its owners. What rank 0 cannot read is told at the end. */
 static dt_result dti_state_moments_spread(dt_trainer *t, const dti_checkpoint *c,
                                           const dti_state_file *f, char *piece) {
     const dt_store *s = t->par.replicas[0].store;
     const uint32_t n = s->layout.param_count, tensors = n * (1 + dti_state_moments(s));
     const uint64_t most = DTI_AGREE_PIECE / dti_arena_bytes(1);
-    const bool half = s->layout.state == DT_STATE_BF16;
+    const bool half = s->layout.state == DT_STATE_BF16, reads = t->par.mesh.rank == 0;
     dt_result result = DT_OK;
     for (uint32_t i = n; i < tensors; i++) {
         const dti_param *p = &s->layout.params[i % n];
-        const char *data = NULL;
-        if (t->par.mesh.rank == 0)
-            data = dti_checkpoint_find(c, f->items[i].name)->data;
         for (uint64_t at = 0; at < p->elements && !t->par.lost; at += most) { /* on all ranks */
             const uint64_t count = DTI_MIN(p->elements - at, most);
-            for (uint64_t k = 0; k < count && data && half; k++)
-                ((float *)(void *)piece)[k] =
-                    dti_f32_from_bf16(((const uint16_t *)(const void *)data)[at + k]);
-            if (data && !half)
-                memcpy(piece, data + dti_arena_bytes(at), (size_t)dti_arena_bytes(count));
+            const dt_result own =
+                reads ? dti_state_moment_read(c, f->items[i].name, at, count, half, piece) : DT_OK;
             const dt_result one =
                 dti_owners_spread(&t->par, i / n - 1, p->offset + at, count, piece);
-            result = result ? result : one;
+            result = result ? result : own ? own : one;
         }
     }
     return dti_agree_result(&t->par, result);

@@ -178,7 +178,7 @@ DTI_PUBLIC_REPORT(dt_trainer_wait, (dt_trainer * t, dt_train_report *report), t,
     dti_trainer_drain(t);
     const dt_result before = dti_report_open(t, r);
     const uint64_t failed = t->checkpoints_failed;
-    const dt_result written = dti_checkpoint_end(t);
+    const dt_result written = dti_checkpoint_wait(t);
     r->checkpoints_failed += t->checkpoints_failed - failed;
     dti_report_close(t, r);
     return dti_trainer_told(t, before, written);

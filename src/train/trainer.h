@@ -183,7 +183,7 @@ static bool dti_checkpoint_is_due(const dt_trainer *t, uint64_t step); /* by .ev
 static bool dti_checkpoint_is_lost(const dt_trainer *t, dt_result result);
 /* Until the newest checkpoint is written, on all ranks; its result is counted. And the same without
  * what is lost. */
-static dt_result dti_checkpoint_end(dt_trainer *t);
+static dt_result dti_checkpoint_wait(dt_trainer *t);
 static dt_result dti_checkpoint_settle(dt_trainer *t);
 
 /* sharing.c: trainers that share replicas */

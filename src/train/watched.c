@@ -78,22 +78,24 @@ static uint32_t dti_watched_put(const dt_trainer *t, uint64_t words[DTI_WATCHED_
 }
 
 /* From rank 0's file: words, all 0 where they are none, and weights where they fit. */
-static void dti_watched_find(dt_trainer *t, const dti_checkpoint *c,
-                             uint64_t words[DTI_WATCHED_WORDS]) {
+static dt_result dti_watched_find(dt_trainer *t, const dti_checkpoint *c,
+                                  uint64_t words[DTI_WATCHED_WORDS]) {
     const dt_safetensors_tensor *own = dti_checkpoint_find(c, dti_watched_name);
     const dt_safetensors_tensor *best = dti_checkpoint_find(c, dti_watched_weights);
     double value;
     if (!own || own->bytes != DTI_WATCHED_WORDS * sizeof *words)
-        return;
-    memcpy(words, own->data, DTI_WATCHED_WORDS * sizeof *words);
+        return DT_OK;
+    DTI_TRY(
+        dti_checkpoint_read(c, dti_checkpoint_index(c, dti_watched_name), 0, own->bytes, words));
     memcpy(&value, &words[DTI_WATCHED_BEST], sizeof value);
     if (!dti_finite_f64(value) || words[DTI_WATCHED_STEP] > t->saved)
         words[DTI_WATCHED_OF] = 0; /* nothing that a fit wrote */
     if (t->watched.weights && best && best->bytes == t->watched.bytes &&
         words[DTI_WATCHED_MODEL] == dti_watched_model(t))
-        memcpy(t->watched.weights, best->data, (size_t)best->bytes);
-    else
-        words[DTI_WATCHED_MODEL] = 0;
+        return dti_checkpoint_read(c, dti_checkpoint_index(c, dti_watched_weights), 0, best->bytes,
+                                   t->watched.weights);
+    words[DTI_WATCHED_MODEL] = 0;
+    return DT_OK;
 }
 
 static void dti_watched_take(dt_trainer *t, const uint64_t words[DTI_WATCHED_WORDS]) {
@@ -117,8 +119,8 @@ static void dti_watched_take(dt_trainer *t, const uint64_t words[DTI_WATCHED_WOR
 /* To all ranks, behind the state; c: rank 0's. */
 static dt_result dti_watched_load(dt_trainer *t, const dti_checkpoint *c) {
     uint64_t words[DTI_WATCHED_WORDS] = {0};
-    if (t->par.mesh.rank == 0)
-        dti_watched_find(t, c, words);
+    DTI_TRY(
+        dti_agree_result(&t->par, t->par.mesh.rank == 0 ? dti_watched_find(t, c, words) : DT_OK));
     DTI_TRY(dti_ranks_tell(&t->par, words, DTI_WATCHED_WORDS, DT_I64));
     if (words[DTI_WATCHED_MODEL])
         DTI_TRY(dti_ranks_tell(&t->par, t->watched.weights, t->watched.bytes / dti_arena_bytes(1),
