@@ -85,6 +85,15 @@ static dt_result dti_evaluation_take(const dt_trainer *t, uint32_t index, dt_pro
     return dt_program_read(p, y, v->out + row * v->out_bytes, rows * v->out_bytes);
 }
 
+/* What programs of the batch draw random numbers by: seed and number of the next step, and rows of
+ * the set. A program of rows from `first` on adds that to .first_row. */
+static dt_step_desc dti_evaluation_step(const dt_trainer *t) {
+    const dti_evaluation *v = &t->evaluation;
+    return (dt_step_desc){.seed = t->desc.seed,
+                          .step = t->par.replicas[0].store->steps + 1,
+                          .first_row = (uint32_t)(v->now->index * v->batch)};
+}
+
 static void dti_evaluation_run(void *arg, uint32_t index) {
     dt_trainer *t = arg;
     dti_evaluation *v = &t->evaluation;
@@ -93,12 +102,14 @@ static void dti_evaluation_run(void *arg, uint32_t index) {
     uint32_t first;
     const uint32_t rows = dti_evaluation_rows(t, index, batch->rows, &first);
     dt_program *p = batch->rows == v->batch ? v->full[index] : v->tail[index];
+    dt_step_desc step = dti_evaluation_step(t);
     dt_report report = {0};
+    step.first_row += first;
     r->result = DT_OK;
     if (rows) /* a column that the predicted tensor does not depend on has no place */
         r->result = dti_batch_write(batch, first, rows, p, NULL, !v->output.id, false);
     if (rows && !r->result)
-        r->result = dt_program_run(p, NULL, &report);
+        r->result = dt_program_run(p, &step, &report);
     if (rows && !r->result && v->output.id)
         r->result = dti_evaluation_take(t, index, p, first, rows);
     else if (rows && (!r->result || r->result == DT_ERROR_NUMERIC))

@@ -56,7 +56,7 @@ static dt_result dti_action_open(dti_parallel *par, uint32_t index, const dti_ac
     const dti_replica *r = &par->replicas[index];
     const dti_micro_run *run = dti_list_micro_of(r, a);
     dt_step_desc step = par->now->desc;
-    step.first_row = run->row;
+    step.first_row += run->row;
     step.micro_batch = run->micro;
     step.micro_batches = r->runs->count;
     return dt_program_begin(run->program, &step);

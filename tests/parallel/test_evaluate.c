@@ -1,0 +1,115 @@
+/* Evaluation and prediction over a mesh: the same predictions, bit for bit, for any number of
+ * replicas and ranks and any batch. Here are strategies that have all parameters somewhere, and
+ * those that gather them unit by unit. */
+#include "parallel/train_processes.h"
+
+enum { EVAL_ROWS = 23, EVAL_SIZE = 8, EVAL_WIDE = 48, EVAL_BATCH = 16, EVAL_STEPS = 2 };
+
+/* A mesh, in each of its ranks on `devices`; batch: of dt_trainer_predict. */
+typedef struct eval_mesh {
+    int ranks;
+    const char *devices;
+    dt_parallel_desc parallel;
+    int batch;
+} eval_mesh;
+
+typedef struct eval_model {
+    dt_ctx *ctx;
+    dt_graph *graph;
+    dt_tensor x, y;
+    dt_optim_desc optim;
+    dt_trainer_desc desc;
+    float rows[EVAL_ROWS * EVAL_SIZE], got[EVAL_ROWS * EVAL_SIZE];
+    dt_train_report report;
+} eval_model;
+
+/* Layers of a unit each; their result has noise of both kinds. */
+static bool eval_make(eval_model *m, const eval_mesh *mesh, dt_comm *comm) {
+    uint32_t state = 3;
+    *m = (eval_model){.optim = {.kind = DT_OPTIM_ADAM, .lr = 0.01}};
+    if (dt_ctx_create(&one_thread, &m->ctx) || dt_graph_create(m->ctx, &m->graph))
+        return false;
+    m->x = dt_input(m->graph, "x", DT_F32, dt_dims(EVAL_SIZE));
+    dt_tensor h = dt_tanh(dt_nn_linear(m->x, "up", EVAL_WIDE));
+    h = dt_tanh(dt_nn_linear(h, "middle", EVAL_WIDE));
+    h = dt_nn_linear(h, "down", EVAL_SIZE);
+    m->y = dt_add(dt_add(h, dt_random_uniform(h)), dt_random_normal(h));
+    for (int i = 0; i < EVAL_ROWS * EVAL_SIZE; i++)
+        m->rows[i] = (float)(train_random(&state) % 1000) / 1000.0f;
+    m->desc = (dt_trainer_desc){.loss = dt_mse(m->y, m->x),
+                                .optim = &m->optim,
+                                .data = {.rows = EVAL_ROWS, .columns = {{m->x, m->rows}}},
+                                .batch = EVAL_BATCH,
+                                .seed = 5,
+                                .comm = comm,
+                                .devices = mesh->devices,
+                                .parallel = mesh->parallel};
+    m->desc.parallel.batch_slices = 4;
+    m->desc.parallel.bucket_bytes = 1024;
+    return dt_graph_error(m->graph) == NULL;
+}
+
+/* Predictions and an evaluation after some steps. */
+static dt_result eval_run(eval_model *m, int batch) {
+    dt_trainer *t = NULL;
+    dt_result result = dt_trainer_create(m->graph, &m->desc, &t);
+    for (int i = 0; i < EVAL_STEPS && !result; i++)
+        result = dt_trainer_step(t, NULL);
+    if (!result)
+        result = dt_trainer_evaluate(t, &m->desc.data, batch, &m->report);
+    if (!result)
+        result = dt_trainer_predict(t, &m->desc.data, m->y, batch, m->got, sizeof m->got);
+    return result;
+}
+
+/* In memory that all ranks share: what one device predicts in one batch. */
+static float eval_want[EVAL_ROWS * EVAL_SIZE];
+static double eval_loss;
+
+static bool eval_oracle(void) {
+    const eval_mesh one = {.devices = "cpu", .batch = EVAL_ROWS};
+    eval_model m;
+    if (!eval_make(&m, &one, NULL) || !CHECK_TEXT(!eval_run(&m, one.batch), "%s", dt_ctx_error(m.ctx)))
+        return false;
+    memcpy(eval_want, m.got, sizeof m.got);
+    eval_loss = m.report.loss;
+    dt_ctx_destroy(m.ctx);
+    return true;
+}
+
+static void eval_rank(rank *r) {
+    const eval_mesh *mesh = r->job->arg;
+    eval_model m;
+    EXPECT(r, eval_make(&m, mesh, r->comm));
+    EXPECT_TEXT(r, !eval_run(&m, mesh->batch), "%s", dt_ctx_error(m.ctx));
+    EXPECT(r, !memcmp(m.got, eval_want, sizeof m.got));
+    EXPECT_TEXT(r, fabs(m.report.loss - eval_loss) < 1e-6 * eval_loss && m.report.samples == EVAL_ROWS,
+                "%.9g, not %.9g", m.report.loss, eval_loss);
+    dt_ctx_destroy(m.ctx);
+}
+
+static void eval_meshes(const eval_mesh *meshes, size_t count) {
+    REQUIRE(eval_oracle());
+    for (size_t i = 0; i < count; i++) {
+        const eval_mesh *mesh = &meshes[i];
+        job *j = job_new(mesh->ranks ? mesh->ranks : 1, mesh);
+        REQUIRE(j);
+        for (int k = 0; k < j->count; k++)
+            j->devices[k] = mesh->devices;
+        if (!job_run(j, eval_rank))
+            CHECK_TEXT(false, "mesh %zu: %d x %s, zero_stage %d, batch %d", i, mesh->ranks,
+                       mesh->devices, (int)mesh->parallel.zero_stage, mesh->batch);
+        job_free(j);
+    }
+}
+
+TEST(random_numbers_of_an_evaluation_are_those_of_the_row_in_the_set) {
+    static const eval_mesh meshes[] = {{.devices = "cpu", .batch = 1},
+                                       {.devices = "cpu", .batch = 5},
+                                       {.devices = "cpu:2"},
+                                       {.devices = "cpu:3", .batch = 2},
+                                       {.devices = "cpu:4", .batch = 1},
+                                       {2, "cpu", .batch = 3},
+                                       {3, "cpu"}};
+    eval_meshes(meshes, sizeof meshes / sizeof *meshes);
+}
