@@ -490,6 +490,8 @@ DTI_OPTIMIZE_END
 #include "parallel/zero/owners.c"
 #include "parallel/zero/unit_step.c"
 #include "parallel/zero/unit_make.c"
+#include "parallel/zero/unit_search.c"
+#include "parallel/zero/unit_evaluate.c"
 #include "parallel/zero/unit_full.c"
 #include "parallel/data/one.c"
 #include "parallel/local/compress.c"

@@ -310,7 +310,7 @@ static void dti_segment_leaving(dti_lowering *w) {
 /* What a device has of the segments, and what the host has, where that makes the update. */
 static dt_result dti_segments_apart(dti_code *code) {
     const uint32_t n = code->segment_count;
-    if (!code->layout->offload || !dti_code_has_units(code))
+    if (!code->layout->offload || !code->has_optim || !dti_code_has_units(code))
         return DT_OK;
     code->device_segments = dti_alloc_array(code->base, n, sizeof *code->segments);
     code->host_segments = dti_alloc_array(code->base, n, sizeof *code->segments);

@@ -48,9 +48,10 @@ static bool dti_unit_moves(const dti_value *v) {
     return v->kind == DTI_VALUE_PARAM || v->kind == DTI_VALUE_GRADIENT;
 }
 
-/* DTI_UNITS_MAX: of what is not trained, which stays. */
+/* DTI_UNITS_MAX: of what no program trains, which stays. */
 static uint32_t dti_unit_of(const dti_code *code, uint32_t param) {
-    return code->trained[param] ? dti_bucket_of(code, param) : DTI_UNITS_MAX;
+    return code->layout->params[param].rest == DTI_NO_REST ? dti_bucket_of(code, param)
+                                                           : DTI_UNITS_MAX;
 }
 
 /* 0: of none. */
@@ -301,10 +302,13 @@ static void dti_units_place_gradients(dti_unit_work *k) {
     const bool alone = code->slices.last && code->slices.one_run;
     const uint32_t after = dti_subtrees_after(&code->slices).count;
     const uint32_t slots = code->slices.any_part ? 1 : DTI_MAX(code->slices.before.count, after);
+    const uint64_t from = dti_units_from(code);
+    code->unit_gradients = from;
+    if (!code->has_gradients)
+        return;
     code->units_leave = alone;
     memset(k->apart, 0, sizeof k->apart);
     dti_units_gradients_live(k);
-    const uint64_t from = dti_units_from(code);
     const uint64_t end =
         (alone ? dti_units_place : dti_units_in_order)(k, from, code->unit_gradient);
     code->unit_stride = end - from;

@@ -25,6 +25,8 @@
  *   one.c                      a job of one device, whose steps start ahead
  *   owners.c                   ZeRO-1: who owns what, and PUBLISH
  *   unit_make.c, unit_step.c   ZeRO-2 and 3: buffers; GATHER and REDUCE
+ *   unit_search.c              which op made a NaN
+ *   unit_evaluate.c            evaluations
  *   unit_full.c                all parameters, between steps */
 
 /* What the trainer says; tensors are of the first replica's graph. */
@@ -68,6 +70,7 @@ typedef struct dti_replica {
     dti_list_walk walk;            /* its list in this step */
     uint32_t arrived;              /* buckets that it has given */
     double norm;                   /* of the gradient */
+    uint32_t fault;                /* the launch that unit_search.c found; UINT32_MAX: none */
     bool faulty;                   /* a local step: it, or what it would write, is not finite */
     bool empty;                    /* a local step: no target counts */
     uint64_t passed;               /* nanoseconds: when its backward part had ended; */
@@ -165,6 +168,19 @@ typedef struct dti_units { /* of a group of parts that are alike: replicas, or a
     dti_works sends[DTI_UNITS_STAGED];
     uint32_t posted, at; /* units of this step; actions of the first list that were looked at */
 } dti_units;
+
+typedef struct dti_unit_pass_run { /* a replica's part of an evaluation's batches of one size */
+    dti_runs runs;
+    dti_micro_run micro;
+    dti_piece piece;
+} dti_unit_pass_run;
+
+typedef struct dti_unit_pass { /* through a set, in an evaluation */
+    dti_unit_pass_run *runs;   /* [2][replicas here]: of full batches, of the short one */
+    float **averages; /* [replicas here]: what the owners gather in the weights' place, or NULL */
+    uint64_t bytes;   /* of these */
+    bool searched;    /* all ranks have looked for the first NaN */
+} dti_unit_pass;
 
 typedef struct dti_full { /* a grid's host, in the first replica's store */
     bool old;             /* stages or tensor ranks have made steps that it has not */
@@ -338,18 +354,22 @@ static dt_result dti_owners_spread(dti_parallel *par, uint32_t moment, uint64_t 
 /* The group's comm, on all ranks together, once a build. */
 static dt_result dti_shards_group(dti_parallel *par);
 
-/* ---- zero/unit_step.c, unit_full.c: ZeRO-2 and 3 of replicas, else nothing */
+/* ---- zero/unit_make.c, unit_step.c, unit_full.c: ZeRO-2 and 3 of replicas, else nothing */
 static bool dti_units_are(const dti_parallel *par);
 static dt_result dti_units_make(dti_parallel *par); /* MEMORY */
 /* Room between ranks for units whose parts, shared and buckets are there. MEMORY */
 static dt_result dti_units_open(dti_parallel *par, dti_units *u);
 /* Whether some rank has several subtrees of what a line's replicas sum: then all get all of it. */
 static bool dti_units_whole(const dti_parallel *par, dti_mesh_line line);
+/* Whether numbers that are not 0 are the same on all ranks: *bad is the first that is not, or
+ * `count`. own: [2 * count]. */
+static dt_result dti_ranks_same(dti_parallel *par, int64_t *own, size_t count, size_t *bad);
 /* On all ranks, once a build: each group's units come in one order. UNSUPPORTED */
 static dt_result dti_units_same_order(dti_parallel *par, uint32_t groups);
 static dt_result dti_units_agree(dti_parallel *par);         /* of replicas */
 static void dti_units_free(dti_parallel *par, dti_units *u); /* but for the group */
 static void dti_units_leave(dti_units *u);                   /* gives up what others wait for */
+static void dti_units_rewind(dti_parallel *par); /* lists of replicas' runs begin anew */
 /* Of a replica's runs, whose programs are there. MEMORY */
 static dt_result dti_runs_list_make(dti_parallel *par, dti_replica *r, dti_runs *runs);
 static dti_action_fn dti_unit_gather;
@@ -364,9 +384,41 @@ static dt_result dti_unit_committed(const dti_unit_part *p);
 /* Where a part has a bucket's sum. */
 static float *dti_unit_window(const dti_unit_part *p, uint32_t b);
 static const dti_sum_kind dti_unit_kind;
+/* ---- zero/unit_search.c: on all ranks together, of the replicas' runs, whose inputs are there */
+/* Works their lists off again, and scans what launches give. */
+static dt_result dti_units_search(dti_parallel *par);
+static dt_result dti_units_attribute(dti_parallel *par);
+
+/* ---- zero/unit_evaluate.c */
+/* What a program of `rows` rows is lowered with. */
+static dti_batch_slices dti_unit_pass_slices(const dti_parallel *par, const dti_piece *rows);
+/* Memory for a pass, with averages or without. MEMORY */
+static dt_result dti_unit_pass_make(dti_parallel *par, dti_unit_pass *pass, bool averaged);
+static void dti_unit_pass_free(dti_parallel *par, dti_unit_pass *pass);
+/* A replica's program, for `rows` rows of a batch of `of`, from `row` on. rows 0: others have some,
+ * and the program says what they gather. MEMORY */
+static dt_result dti_unit_pass_put(dti_parallel *par, dti_unit_pass *pass, bool tail,
+                                   uint32_t replica, dt_program *program, uint32_t of,
+                                   dti_micro_run rows);
+/* On all ranks together, before the first batch: whether they gather the same, for batches of a
+ * set of `rows` rows. `own`: what went wrong here. INVALID, UNSUPPORTED */
+static dt_result dti_unit_pass_begin(dti_parallel *par, dti_unit_pass *pass, uint64_t rows,
+                                     uint32_t batch, dt_result own);
+/* On all ranks together: a batch whose rows the programs have. `own`: as before. After an error in
+ * the middle of it the job has ended. */
+static dt_result dti_unit_pass_batch(dti_parallel *par, dti_unit_pass *pass, const dti_batch *batch,
+                                     const dt_step_desc *step, dt_result own);
+/* Adds a replica's losses and metrics of the batch; whether the losses are finite. */
+static bool dti_unit_pass_terms(const dti_parallel *par, uint32_t replica, double *sum);
+/* On all ranks together, after a batch: faulty here, on the first batch that is so anywhere. The
+ * text of what this rank found goes to par->base->error, with NUMERIC. */
+static dt_result dti_unit_pass_fault(dti_parallel *par, dti_unit_pass *pass, const bool *faulty);
+static void dti_unit_pass_end(dti_parallel *par); /* owners give weights again */
+
 /* All parameters to the stores, on all ranks together, and before a step back to their owners.
  * REVOKED: other ranks had some. */
 static dt_result dti_units_show(dti_parallel *par);
+static dt_result dti_units_lost(dti_parallel *par); /* that REVOKED, or OK */
 static dt_result dti_units_take(dti_parallel *par); /* from the stores, which keep them */
 static dt_result dti_units_hide(dti_parallel *par);
 

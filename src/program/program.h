@@ -275,6 +275,10 @@ static void dti_step_settle(dt_program *p);
 /* Finds what made a step not finite, for the report. segments: how many of the forward and backward
  * ones may have made it. */
 static dt_result dti_step_fault(dt_program *p, dt_report *r, uint32_t segments);
+/* In two parts, where parameters come and go: the first launch of segments [from, end) that gave
+ * such a value, or UINT32_MAX; then what it was. */
+static dt_result dti_step_find_fault(dt_program *p, uint32_t from, uint32_t end, uint32_t *fault);
+static dt_result dti_step_fault_at(dt_program *p, dt_report *r, uint32_t segments, uint32_t fault);
 static double dti_term_value(double sum, double weight); /* 0 where nothing weighs */
 /* Finishes a commit that has begun, so that the store has a whole step. */
 static dt_result dti_store_finish_commit(const dt_store *s);

@@ -1,6 +1,6 @@
-/* Losses and metrics over a set, or what a tensor is for each of its samples. The ranks go through
- * it without a word to each other, each with its rows of every batch, and add up at the end: so a
- * slow one delays nobody before. */
+/* Losses and metrics over a set, or what a tensor is for each of its samples. Each rank computes
+ * its rows of every batch, and they add up at the end: so a slow one delays nobody before. With
+ * ZeRO-2 and 3 ranks need each other's parameters in every batch. */
 
 static void dti_evaluation_programs_free(dt_program **programs, uint32_t count) {
     for (uint32_t i = 0; programs && i < count; i++)
@@ -14,6 +14,7 @@ static void dti_evaluation_free(dt_trainer *t) {
         dti_evaluation_programs_free(v->tail, t->par.job.local);
     }
     DTI_FREE(t->base, v->full, v->tail, v->terms);
+    dti_unit_pass_free(&t->par, &v->pass);
     *v = (dti_evaluation){.output = v->output, .out = v->out, .out_bytes = v->out_bytes};
 }
 
@@ -39,6 +40,7 @@ static dt_program_desc dti_evaluation_desc(const dt_trainer *t, const dti_replic
 static dt_result dti_evaluation_program(dt_trainer *t, uint32_t replica, uint32_t rows,
                                         dt_program **out) {
     const dti_replica *r = &t->par.replicas[replica];
+    const bool units = dti_units_are(&t->par);
     dt_program_desc d = dti_evaluation_desc(t, r);
     uint32_t first;
     d.averaged =
@@ -47,9 +49,17 @@ static dt_result dti_evaluation_program(dt_trainer *t, uint32_t replica, uint32_
     d.params = NULL;
     d.memory_bytes = 0; /* nothing is kept for a backward pass */
     d.batch = (int)dti_evaluation_rows(t, replica, rows, &first);
-    return d.batch
-               ? dti_replica_failed(&t->par, replica, dti_program_create(r->store, &d, NULL, out))
-               : DT_OK;
+    const dti_micro_run run = {.row = first, .rows = (uint32_t)d.batch};
+    if (!run.rows && !units)
+        return DT_OK;
+    d.batch = DTI_MAX(d.batch, 1);
+    const dti_piece piece = {.rows = (uint32_t)d.batch, .begins = true, .ends = true};
+    const dti_batch_slices slices = dti_unit_pass_slices(&t->par, &piece);
+    dt_result result = dti_program_create(r->store, &d, units ? &slices : NULL, out);
+    if (!result && units)
+        result = dti_unit_pass_put(&t->par, &t->evaluation.pass, rows != t->evaluation.batch,
+                                   replica, *out, rows, run);
+    return dti_replica_failed(&t->par, replica, result);
 }
 
 static dt_result dti_evaluation_make(dt_trainer *t, uint64_t rows, uint32_t batch) {
@@ -62,13 +72,15 @@ static dt_result dti_evaluation_make(dt_trainer *t, uint64_t rows, uint32_t batc
     v->tail = dti_alloc_array(t->base, local, sizeof(dt_program *));
     v->terms = dti_alloc_array(t->base, (size_t)local * DTI_TERMS_WIDTH, sizeof(double));
     dt_result result = v->full && v->tail && v->terms ? DT_OK : DT_ERROR_MEMORY;
+    v->rows = rows;
+    v->batch = batch;
+    if (!result && dti_units_are(&t->par))
+        result = dti_unit_pass_make(&t->par, &v->pass, t->desc.averaged);
     for (uint32_t i = 0; i < local && !result; i++) {
         result = rows >= batch ? dti_evaluation_program(t, i, batch, &v->full[i]) : DT_OK;
         if (!result && tail)
             result = dti_evaluation_program(t, i, tail, &v->tail[i]);
     }
-    v->rows = rows;
-    v->batch = batch;
     if (!result)
         result = dti_shared_put(t);
     if (result)
@@ -94,6 +106,7 @@ static dt_step_desc dti_evaluation_step(const dt_trainer *t) {
                           .first_row = (uint32_t)(v->now->index * v->batch)};
 }
 
+/* With units all replicas run together, after all have written. */
 static void dti_evaluation_run(void *arg, uint32_t index) {
     dt_trainer *t = arg;
     dti_evaluation *v = &t->evaluation;
@@ -108,11 +121,13 @@ static void dti_evaluation_run(void *arg, uint32_t index) {
     r->result = DT_OK;
     if (rows) /* a column that the predicted tensor does not depend on has no place */
         r->result = dti_batch_write(batch, first, rows, p, NULL, !v->output.id, false);
-    if (rows && !r->result)
+    if (!rows || dti_units_are(&t->par))
+        return;
+    if (!r->result)
         r->result = dt_program_run(p, &step, &report);
-    if (rows && !r->result && v->output.id)
+    if (!r->result && v->output.id)
         r->result = dti_evaluation_take(t, index, p, first, rows);
-    else if (rows && (!r->result || r->result == DT_ERROR_NUMERIC))
+    else if (!r->result || r->result == DT_ERROR_NUMERIC)
         dti_terms_add(v->terms + (size_t)index * DTI_TERMS_WIDTH, &report);
 }
 
@@ -131,6 +146,42 @@ static dt_result dti_evaluation_result(dt_trainer *t) {
     }
     return dti_replicas_result(&t->par);
 }
+
+/* ---- with ZeRO-2 and 3: a batch on all ranks together */
+
+static dt_result dti_evaluation_units_fault(dt_trainer *t, const bool *faulty) {
+    dti_evaluation *v = &t->evaluation;
+    const dt_result result = dti_unit_pass_fault(&t->par, &v->pass, faulty);
+    if (result != DT_ERROR_NUMERIC)
+        return result;
+    snprintf(v->said, sizeof v->said, "%s", t->base->error);
+    return DT_OK;
+}
+
+/* own: what went wrong here before the batch. */
+static dt_result dti_evaluation_units(dt_trainer *t, dt_result own) {
+    dti_evaluation *v = &t->evaluation;
+    bool faulty[DTI_REPLICAS_MAX] = {0};
+    if (!own) {
+        dti_device_team_run(t->par.device_team, dti_evaluation_run, t);
+        own = dti_replicas_result(&t->par);
+    }
+    const dt_step_desc step = own ? (dt_step_desc){0} : dti_evaluation_step(t);
+    DTI_TRY(dti_unit_pass_batch(&t->par, &v->pass, v->now, &step, own));
+    for (uint32_t i = 0; i < t->par.job.local; i++) {
+        uint32_t first;
+        const uint32_t rows = dti_evaluation_rows(t, i, v->now->rows, &first);
+        double *terms = v->terms + (size_t)i * DTI_TERMS_WIDTH;
+        if (rows && v->output.id)
+            DTI_TRY(
+                dti_evaluation_take(t, i, t->par.replicas[i].runs->runs[0].program, first, rows));
+        else if (rows)
+            faulty[i] = !dti_unit_pass_terms(&t->par, i, terms) && !t->par.desc.program.no_check;
+    }
+    return v->output.id ? DT_OK : dti_evaluation_units_fault(t, faulty);
+}
+
+/* ---- a pass over a set */
 
 static void dti_evaluation_share(void *user, uint32_t rows, uint32_t *first, uint32_t *count) {
     const dt_trainer *t = user;
@@ -159,30 +210,45 @@ static dt_result dti_evaluation_open(dt_trainer *t, const dt_dataset *data, uint
     return result ? result : dti_loader_create(t->base, &d, out);
 }
 
-static dt_result dti_evaluation_loop(dt_trainer *t, const dt_dataset *data, uint32_t batch,
-                                     dt_train_report *r) {
+/* Programs and samples before the first batch. */
+static dt_result dti_evaluation_begin(dt_trainer *t, const dt_dataset *data, uint32_t batch,
+                                      dti_loader **loader) {
     dti_evaluation *v = &t->evaluation;
-    dti_loader *loader = NULL;
     v->said[0] = 0;
     if (t->loader)
         dti_loader_rest(t->loader); /* .sample is called by one thread at a time */
     dt_result result = dti_shared_written(t);
     if (!result)
-        result = dti_evaluation_open(t, data, batch, true, &loader);
+        result = dti_evaluation_open(t, data, batch, true, loader);
     if (!result)
         result = dti_evaluation_make(t, data->rows, batch);
     if (!result)
-        result = dti_loader_seek(loader, 0, 0, 0);
+        result = dti_loader_seek(*loader, 0, 0, 0);
     if (!result)
         memset(v->terms, 0, (size_t)t->par.job.local * DTI_TERMS_WIDTH * sizeof(double));
+    return dti_units_are(&t->par)
+               ? dti_unit_pass_begin(&t->par, &v->pass, data->rows, batch, result)
+               : result;
+}
+
+static dt_result dti_evaluation_batch_of(dt_trainer *t, dti_loader *loader) {
+    dti_evaluation *v = &t->evaluation;
+    const dt_result own = dti_loader_next(loader, &v->now);
+    if (dti_units_are(&t->par))
+        return dti_evaluation_units(t, own);
+    DTI_TRY(own);
+    dti_device_team_run(t->par.device_team, dti_evaluation_run, t);
+    return dti_evaluation_result(t);
+}
+
+static dt_result dti_evaluation_loop(dt_trainer *t, const dt_dataset *data, uint32_t batch,
+                                     dt_train_report *r) {
+    dti_loader *loader = NULL;
+    dt_result result = dti_evaluation_begin(t, data, batch, &loader);
     const uint64_t batches = result ? 0 : dti_loader_epoch_batches(loader);
     for (uint64_t i = 0; i < batches && !result; i++) {
-        result = dti_loader_next(loader, &v->now);
-        if (result)
-            break;
-        dti_device_team_run(t->par.device_team, dti_evaluation_run, t);
-        result = dti_evaluation_result(t);
-        r->samples += v->now->rows;
+        result = dti_evaluation_batch_of(t, loader);
+        r->samples += result ? 0 : t->evaluation.now->rows;
     }
     dti_loader_destroy(loader);
     return result;
@@ -192,6 +258,11 @@ static dt_result dti_evaluation_loop(dt_trainer *t, const dt_dataset *data, uint
 static dt_result dti_evaluation_weights(dt_trainer *t, const dt_dataset *data, uint32_t batch,
                                         dt_train_report *r) {
     const bool averages = t->desc.averaged && dti_is_sharded(&t->par);
+    if (dti_units_are(&t->par)) {
+        const dt_result result = dti_evaluation_loop(t, data, batch, r);
+        dti_unit_pass_end(&t->par);
+        return result;
+    }
     dt_result result = averages ? dti_owners_show(&t->par) : DT_OK;
     if (!result)
         result = dti_agree_result(&t->par, dti_evaluation_loop(t, data, batch, r));
@@ -220,7 +291,10 @@ static dt_result dti_evaluation_all(dt_trainer *t, const dt_dataset *data, int b
     DTI_TRY(dti_check_forked(t->base));
     DTI_TRY(dti_trainer_whole(t, "be evaluated"));
     dti_trainer_drain(t);
-    DTI_TRY(dti_full_gather(&t->par));
+    if (dti_units_are(&t->par))
+        DTI_TRY(dti_units_lost(&t->par));
+    else
+        DTI_TRY(dti_full_gather(&t->par));
     if (t->par.lost && t->par.desc.comm)
         return dti_trainer_lost(t);
     return dti_evaluation_weights(t, data, dti_evaluation_batch(t, batch), r);

@@ -56,6 +56,8 @@ static dt_result dti_trainer_agree(dt_trainer *t) {
 }
 
 static dt_result dti_trainer_build(dt_trainer *t, uint32_t batch_slices) {
+    if (dti_units_are(&t->par)) /* whose units there may be others of */
+        dti_evaluation_free(t);
     dt_result result =
         dti_grid_is(&t->par)
             ? dti_pipe_create(&t->par, batch_slices, t->desc.devices, t->desc.threads, t->desc.pin)

@@ -26,6 +26,7 @@ typedef struct dti_evaluation { /* programs of the newest dt_trainer_evaluate */
     uint32_t batch;       /* of the whole job */
     dt_program **full;    /* by replica */
     dt_program **tail;    /* NULL where a replica has no rows */
+    dti_unit_pass pass;   /* with ZeRO-2 and 3 */
     double *terms;        /* by replica: sums and weights, see micro_step.c */
     const dti_batch *now; /* the batch under way */
     char said[1024];      /* why the first batch that is not finite is so; "": none is */

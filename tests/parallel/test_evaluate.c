@@ -69,7 +69,8 @@ static double eval_loss;
 static bool eval_oracle(void) {
     const eval_mesh one = {.devices = "cpu", .batch = EVAL_ROWS};
     eval_model m;
-    if (!eval_make(&m, &one, NULL) || !CHECK_TEXT(!eval_run(&m, one.batch), "%s", dt_ctx_error(m.ctx)))
+    if (!eval_make(&m, &one, NULL) ||
+        !CHECK_TEXT(!eval_run(&m, one.batch), "%s", dt_ctx_error(m.ctx)))
         return false;
     memcpy(eval_want, m.got, sizeof m.got);
     eval_loss = m.report.loss;
@@ -83,7 +84,8 @@ static void eval_rank(rank *r) {
     EXPECT(r, eval_make(&m, mesh, r->comm));
     EXPECT_TEXT(r, !eval_run(&m, mesh->batch), "%s", dt_ctx_error(m.ctx));
     EXPECT(r, !memcmp(m.got, eval_want, sizeof m.got));
-    EXPECT_TEXT(r, fabs(m.report.loss - eval_loss) < 1e-6 * eval_loss && m.report.samples == EVAL_ROWS,
+    EXPECT_TEXT(r,
+                fabs(m.report.loss - eval_loss) < 1e-6 * eval_loss && m.report.samples == EVAL_ROWS,
                 "%.9g, not %.9g", m.report.loss, eval_loss);
     dt_ctx_destroy(m.ctx);
 }
@@ -111,5 +113,27 @@ TEST(random_numbers_of_an_evaluation_are_those_of_the_row_in_the_set) {
                                        {.devices = "cpu:4", .batch = 1},
                                        {2, "cpu", .batch = 3},
                                        {3, "cpu"}};
+    eval_meshes(meshes, sizeof meshes / sizeof *meshes);
+}
+
+#define EVAL_ZERO(stage) .parallel = {.zero_stage = stage}
+/* Ragged tails, and more replicas than rows of a tail; without room for all parameters anywhere. */
+TEST(evaluations_with_zero_have_the_bits_of_one_device) {
+    static const eval_mesh meshes[] = {
+        {.devices = "cpu:2", EVAL_ZERO(1)},
+        {.devices = "cpu:2", EVAL_ZERO(2)},
+        {.devices = "cpu:2", EVAL_ZERO(3)},
+        {.devices = "cpu:3", EVAL_ZERO(3), .batch = 2},
+        {.devices = "cpu:4", EVAL_ZERO(2), .batch = 5},
+        {.devices = "cpu:4", EVAL_ZERO(3), .batch = 5},
+        {.devices = "cpu:4", .parallel = {.zero_stage = 3, .shard_degree = 2}, .batch = 1},
+        {2, "cpu", EVAL_ZERO(1), .batch = 3},
+        {2, "cpu", EVAL_ZERO(2), .batch = 3},
+        {2, "cpu", EVAL_ZERO(3), .batch = 11},
+        {3, "cpu", EVAL_ZERO(3)},
+        {2, "cpu:2", EVAL_ZERO(3), .batch = 4},
+        {2, "cpu:2", EVAL_ZERO(2), .batch = 5},
+        {2, "cpu:2", .parallel = {.zero_stage = 3, .shard_degree = 2}, .batch = 4},
+    };
     eval_meshes(meshes, sizeof meshes / sizeof *meshes);
 }

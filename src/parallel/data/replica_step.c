@@ -50,8 +50,8 @@ static void dti_replicas_runs(dti_parallel *par) {
     }
 }
 
-static void dti_replicas_prepare(dti_parallel *par) {
-    dti_replicas_runs(par);
+/* Lists begin. */
+static void dti_replicas_rewind(dti_parallel *par) {
     for (uint32_t i = 0; i < par->job.local; i++) {
         dti_replica *r = &par->replicas[i];
         r->busy_ns = 0;
@@ -61,6 +61,11 @@ static void dti_replicas_prepare(dti_parallel *par) {
     }
     for (uint32_t i = 0; i < DTI_UNITS_COUNTERS; i++)
         atomic_store(&par->counters[i], 0);
+}
+
+static void dti_replicas_prepare(dti_parallel *par) {
+    dti_replicas_runs(par);
+    dti_replicas_rewind(par);
     dti_exchange_begin(par);
     dti_sync_points_begin(par);
     if (par->undo)
@@ -232,11 +237,11 @@ static dt_result dti_replicas_partial_commit(dti_parallel *par, dt_result result
     .calls = &dti_replica_calls, .team = dti_replicas_team, .result = dti_replicas_result,         \
     .weigh = dti_parallel_weigh, .run = dti_replicas_run, .statistics = dti_replicas_statistics,   \
     .waited = dti_replicas_waited, .write = dti_parallel_commit, .report = dti_replicas_report,    \
-    .statistic = dti_replicas_statistic, .attribute = dti_parallel_attribute,                      \
-    .load = dti_replicas_load, .drop = dti_parallel_drop_all, .leave = dti_parallel_leave,         \
-    .partial_commit = dti_replicas_partial_commit
+    .statistic = dti_replicas_statistic, .load = dti_replicas_load, .drop = dti_parallel_drop_all, \
+    .leave = dti_parallel_leave, .partial_commit = dti_replicas_partial_commit
 
 static const dti_strategy dti_replicas_strategy = {DTI_REPLICAS_STEP,
+                                                   .attribute = dti_parallel_attribute,
                                                    .prepare = dti_replicas_prepare,
                                                    .forward = dti_parallel_forward,
                                                    .weigh_forward = dti_parallel_weigh_forward,

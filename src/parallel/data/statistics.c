@@ -35,7 +35,7 @@ static float *dti_statistics_row(const dti_statistics *s, uint32_t piece) {
 
 static void dti_statistics_take(dti_statistics *s, const dti_micro_run *run, const dt_program *p) {
     const dti_code *code = dti_program_code(p);
-    for (uint32_t i = 0; i < s->count; i++) {
+    for (uint32_t i = 0; i < code->stat_count; i++) { /* an evaluation has none */
         for (uint32_t k = 0; k < run->piece_count; k++) {
             if (!run->pieces[k].rows)
                 continue;

@@ -1,6 +1,6 @@
 /* How lists are written. The order of a micro-batch is that of its code: forward segments, the
- * weights of its losses, backward segments. A sync point stands after the segment that ends with
- * its operand. */
+ * weights of its losses, backward segments. An evaluation's ends with the forward segments. A sync
+ * point stands after the segment that ends with its operand. */
 
 static dt_result dti_list_make(dti_base *base, dti_list *list, dti_list_write *write, void *of) {
     write(of, list);
@@ -139,7 +139,8 @@ static void dti_list_add_micro(dti_list *list, uint32_t micro, const dti_list_mi
         dti_list_add(list, DTI_ACTION_WRITE, micro);
     dti_list_add(list, DTI_ACTION_OPEN, micro);
     dti_list_segments(list, action, of, 0, of->forward);
-    dti_list_add(list, DTI_ACTION_WEIGHTS, micro);
+    if (of->segments > of->forward)
+        dti_list_add(list, DTI_ACTION_WEIGHTS, micro);
     dti_list_segments(list, action, of, of->forward, of->segments);
     dti_list_add(list, DTI_ACTION_CLOSE, micro);
 }

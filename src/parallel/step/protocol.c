@@ -206,7 +206,6 @@ static bool dti_parallel_leaves_out(const dti_parallel *par, dti_parallel_result
 
 /* ---- a failure */
 
-/* Each may be NULL; they clean up, and the error stays. */
 static dt_result dti_protocol_over(dti_parallel *par, dt_result result, dti_parallel_clean *leave,
                                    dti_parallel_clean *drop) {
     const dti_error_text error = dti_error_of(par); /* what the rest of it says is no news */

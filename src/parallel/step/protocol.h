@@ -120,6 +120,9 @@ static const dti_strategy dti_replicas_strategy, dti_units_strategy, dti_pipe_st
 
 /* Runs fn for all parts, and what came of it. */
 static dt_result dti_protocol_phase(dti_parallel *par, dti_phase_fn *fn);
+/* What a failure leaves: each of the two may be NULL, and the error stays. */
+static dt_result dti_protocol_over(dti_parallel *par, dt_result result, dti_parallel_clean *leave,
+                                   dti_parallel_clean *drop);
 /* In WRITE or after it: the group ends, and the error says what may be a step apart. */
 static dt_result dti_protocol_partial_commit(dti_parallel *par, dt_result result);
 static void dti_parallel_prepare(dti_parallel *par, const dti_batch *batch,

@@ -49,6 +49,13 @@ static dt_result dti_units_show_unit(dti_parallel *par, uint32_t unit, dt_result
     return result;
 }
 
+static dt_result dti_units_lost(dti_parallel *par) {
+    return dti_shards_span(par) && par->lost
+               ? dti_values_lost(par,
+                                 "ranks' shards of the parameters are lost (.parallel.zero_stage)")
+               : DT_OK;
+}
+
 static void dti_units_mark(dti_parallel *par, bool apart) {
     for (uint32_t i = 0; i < par->job.local; i++)
         par->replicas[i].store->apart = apart;
@@ -57,9 +64,7 @@ static void dti_units_mark(dti_parallel *par, bool apart) {
 static dt_result dti_units_show(dti_parallel *par) {
     if (!dti_units_are(par) || !par->replicas[0].store->apart)
         return DT_OK;
-    if (dti_shards_span(par) && par->lost)
-        return dti_values_lost(par,
-                               "ranks' shards of the parameters are lost (.parallel.zero_stage)");
+    DTI_TRY(dti_units_lost(par));
     dt_result own = DT_OK, result = dti_units_whole_memory(par);
     for (uint32_t i = 0; i < par->job.local && !result; i++) /* buffers may have been written */
         result = dti_replica_failed(par, i, dti_unit_mirror(&par->units.parts[i], false));

@@ -129,9 +129,20 @@ static dt_result dti_units_differ(dti_parallel *par, uint32_t group) {
                     par->desc.parallel.zero_stage, of, DT_SHARD_GRADIENTS);
 }
 
+static dt_result dti_ranks_same(dti_parallel *par, int64_t *own, size_t count, size_t *bad) {
+    *bad = count;
+    memcpy(own + count, own, count * sizeof *own);
+    const dt_result result =
+        dti_ranks_reduce(par, par->desc.comm, own + count, count, DT_I64, DT_COMM_MAX);
+    for (size_t i = count; i-- > 0 && !result;)
+        *bad = own[i] && own[i] != own[count + i] ? i : *bad;
+    return result;
+}
+
 /* In one order on all devices somebody can always go on: that of those here against all ranks'. */
 static dt_result dti_units_same_order(dti_parallel *par, uint32_t groups) {
     const size_t count = 2 * (size_t)groups;
+    size_t other = count;
     uint32_t bad = groups;
     int64_t *own = dti_alloc_array(par->base, 2 * count, sizeof *own);
     dt_result result = dti_agree_result(par, own ? DT_OK : DT_ERROR_MEMORY);
@@ -143,12 +154,9 @@ static dt_result dti_units_same_order(dti_parallel *par, uint32_t groups) {
             own[2 * g + i % 2] = order;
         }
     }
-    if (!result) {
-        memcpy(own + count, own, count * sizeof *own);
-        result = dti_ranks_reduce(par, par->desc.comm, own + count, count, DT_I64, DT_COMM_MAX);
-    }
-    for (size_t i = 0; i < count && !result; i++)
-        bad = own[i] && own[i] != own[count + i] ? (uint32_t)(i / 2) : bad;
+    if (!result)
+        result = dti_ranks_same(par, own, count, &other);
+    bad = other < count ? (uint32_t)(other / 2) : bad;
     if (!result)
         result = dti_agree_result(par, bad < groups ? dti_units_differ(par, bad) : DT_OK);
     dti_free(par->base, own);

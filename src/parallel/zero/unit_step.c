@@ -150,12 +150,18 @@ static dt_result dti_unit_gather(dti_parallel *par, uint32_t index, const dti_ac
     return dti_unit_fetch(&par->units, &par->units.parts[index], dti_program_code(run), a);
 }
 
-static void dti_units_prepare(dti_parallel *par) {
+static void dti_units_rewind(dti_parallel *par) {
     dti_units *u = &par->units;
     u->posted = u->at = 0;
+    u->list = &par->replicas[0].runs->list;
+    dti_replicas_rewind(par);
+}
+
+static void dti_units_prepare(dti_parallel *par) {
+    dti_units *u = &par->units;
     memset(u->pairs, 0, u->pair_count * sizeof *u->pairs);
     dti_replicas_runs(par);
-    u->list = &par->replicas[0].runs->list;
+    dti_units_rewind(par);
     for (uint32_t i = 0; i < u->part_count; i++)
         u->parts[i].code = dti_program_code(dti_parallel_last(&par->replicas[i]));
     dti_replicas_prepare(par);
@@ -195,6 +201,10 @@ static dt_result dti_units_pairs(dti_parallel *par) {
                             DT_COMM_SUM);
 }
 
-static const dti_strategy dti_units_strategy = {
-    DTI_REPLICAS_STEP,         .others_wait = true,      .prepare = dti_units_prepare,
-    .norm = dti_units_measure, .pairs = dti_units_pairs, .validate = dti_units_validate};
+static const dti_strategy dti_units_strategy = {DTI_REPLICAS_STEP,
+                                                .attribute = dti_units_attribute,
+                                                .others_wait = true,
+                                                .prepare = dti_units_prepare,
+                                                .norm = dti_units_measure,
+                                                .pairs = dti_units_pairs,
+                                                .validate = dti_units_validate};

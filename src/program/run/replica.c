@@ -160,8 +160,7 @@ static dt_result dti_program_commit(dt_program *p) {
 
 static const char *dti_program_attribute(dt_program *p, bool ran) {
     dt_report report = {0};
-    if (ran &&
-        !dti_code_has_units(p->code)) /* launches cannot be run again, their units have gone */
+    if (ran)
         dti_step_fault(p, &report, p->code->commit_segment);
     else
         dti_update_fault(p, &report, "the store is unchanged");

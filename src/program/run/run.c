@@ -545,28 +545,31 @@ static dti_name dti_fault_name(const dt_program *p, uint32_t node) {
     return name;
 }
 
-static dt_result dti_step_fault(dt_program *p, dt_report *r, uint32_t segments) {
-    const char *kept =
-        p->code->has_optim ? "the store is unchanged" : "nothing is written to the store";
-    unsigned long long step = (unsigned long long)p->now->step;
+static const char *dti_fault_kept(const dt_program *p) {
+    return p->code->has_optim ? "the store is unchanged" : "nothing is written to the store";
+}
+
+/* What is told without running anything again. */
+static bool dti_fault_is_known(dt_program *p, dt_report *r, uint32_t segments) {
     r->skipped = true;
-    if (dti_update_fault(p, r, kept))
-        return DT_ERROR_NUMERIC;
+    if (dti_update_fault(p, r, dti_fault_kept(p)))
+        return true;
     const dti_binding *binding = dti_fault_input(p, segments);
-    if (binding) {
-        r->fault_op = "input";
-        return dti_fail(p->base, DT_ERROR_NUMERIC,
-                        "program '%s', step %llu: %s %s holds a NaN or an infinity; %s",
-                        p->code->label, step, binding->gradient ? "the host gradient of" : "input",
-                        dti_tensor_name((dt_tensor){p->code->work, binding->node}).text, kept);
-    }
-    uint32_t first = p->code->segments[0].first, last = first, fault = 0;
-    for (uint32_t s = 0; s < p->code->weigh_segment && s < segments; s++)
-        last += p->code->segments[s].count;
-    dt_result result =
-        p->store->device->backend->exec_find_fault(p->now->exec, first, last - first, &fault);
-    if (result)
-        return result;
+    if (!binding)
+        return false;
+    r->fault_op = "input";
+    dti_fail(p->base, DT_ERROR_NUMERIC,
+             "program '%s', step %llu: %s %s holds a NaN or an infinity; %s", p->code->label,
+             (unsigned long long)p->now->step, binding->gradient ? "the host gradient of" : "input",
+             dti_tensor_name((dt_tensor){p->code->work, binding->node}).text, dti_fault_kept(p));
+    return true;
+}
+
+static dt_result dti_step_fault_at(dt_program *p, dt_report *r, uint32_t segments, uint32_t fault) {
+    const char *kept = dti_fault_kept(p);
+    const unsigned long long step = (unsigned long long)p->now->step;
+    if (dti_fault_is_known(p, r, segments))
+        return DT_ERROR_NUMERIC;
     if (fault >= p->code->list.launch_count) {
         return dti_fail(p->base, DT_ERROR_NUMERIC,
                         "program '%s', step %llu: the gradient's norm is not finite; %s",
@@ -579,6 +582,25 @@ static dt_result dti_step_fault(dt_program *p, dt_report *r, uint32_t segments) 
                     "pass; %s",
                     p->code->label, step, dti_fault_name(p, node).text,
                     node < p->code->backward_node ? "forward" : "backward", kept);
+}
+
+static dt_result dti_step_find_fault(dt_program *p, uint32_t from, uint32_t end, uint32_t *fault) {
+    const uint32_t first = p->code->segments[from].first;
+    uint32_t count = 0;
+    for (uint32_t s = from; s < p->code->weigh_segment && s < end; s++)
+        count += p->code->segments[s].count;
+    const dt_result result =
+        p->store->device->backend->exec_find_fault(p->now->exec, first, count, fault);
+    *fault = !result && *fault < first + count ? *fault : UINT32_MAX;
+    return result;
+}
+
+static dt_result dti_step_fault(dt_program *p, dt_report *r, uint32_t segments) {
+    uint32_t fault = UINT32_MAX;
+    if (dti_fault_is_known(p, r, segments))
+        return DT_ERROR_NUMERIC;
+    DTI_TRY(dti_step_find_fault(p, 0, segments, &fault));
+    return dti_step_fault_at(p, r, segments, fault);
 }
 
 static dt_result dti_step_finish(dt_program *p, dt_report *report) {

@@ -1,0 +1,223 @@
+/* An evaluation or prediction with ZeRO-2 and 3. A batch is a list of forward segments with the
+ * GATHERs of a step, so nobody has room for all parameters. Ranks wait for each other in every
+ * batch. What fails on one of them by itself (a sample, a label) is told to all before the batch's
+ * first GATHER. A replica without rows lets units pass. With averages each owner gives those in its
+ * weights' place.
+ *
+ * Cost of a batch, for G bytes of parameters on R ranks: each receives G (R - 1) / R, and two small
+ * messages. Memory: a unit's window and transients, as in a step; with averages the own part of
+ * them once more, on the host. */
+
+static dti_batch_slices dti_unit_pass_slices(const dti_parallel *par, const dti_piece *rows) {
+    return (dti_batch_slices){.pieces = rows,
+                              .piece_count = 1,
+                              .leaves = 1,
+                              .buckets = par->buckets,
+                              .bucket_count = par->bucket_count};
+}
+
+/* ---- its memory */
+
+static uint64_t dti_unit_pass_own(const dti_parallel *par, uint32_t replica) {
+    return dti_bucket_elements(dti_values_own(par->replicas[replica].store));
+}
+
+static void dti_unit_pass_free(dti_parallel *par, dti_unit_pass *pass) {
+    for (uint32_t i = 0; pass->runs && i < 2 * par->job.local; i++)
+        dti_list_free(par->base, &pass->runs[i].runs.list);
+    for (uint32_t i = 0; pass->averages && i < par->job.local; i++)
+        dti_free(par->base, pass->averages[i]);
+    par->staging_bytes -= pass->bytes;
+    DTI_FREE(par->base, pass->runs, pass->averages);
+    *pass = (dti_unit_pass){0};
+}
+
+static dt_result dti_unit_pass_averages(dti_parallel *par, dti_unit_pass *pass) {
+    pass->averages = dti_alloc_array(par->base, par->job.local, sizeof *pass->averages);
+    DTI_HAVE(pass->averages);
+    for (uint32_t i = 0; i < par->job.local; i++) {
+        const uint64_t bytes = dti_arena_bytes(dti_unit_pass_own(par, i) + DTI_BLOCK);
+        pass->averages[i] = dti_alloc(par->base, (size_t)bytes);
+        DTI_HAVE(pass->averages[i]);
+        pass->bytes += bytes;
+        par->staging_bytes += bytes;
+    }
+    return DT_OK;
+}
+
+static dt_result dti_unit_pass_make(dti_parallel *par, dti_unit_pass *pass, bool averaged) {
+    pass->runs = dti_alloc_array(par->base, 2 * (size_t)par->job.local, sizeof *pass->runs);
+    DTI_HAVE(pass->runs);
+    return averaged ? dti_unit_pass_averages(par, pass) : DT_OK;
+}
+
+/* ---- its lists */
+
+typedef struct dti_unit_list_of { /* whose list is written */
+    const dti_parallel *par;
+    const dti_unit_pass_run *run;
+} dti_unit_list_of;
+
+static void dti_unit_pass_write(void *of, dti_list *list) {
+    const dti_unit_list_of *o = of;
+    const dt_program *p = o->run->micro.program;
+    const dti_code *code = dti_program_code(p);
+    dti_list_units units = {.ranks = dti_shards_span(o->par), .code = code};
+    const dti_list_micro micro = {.written = true,
+                                  .idle = !o->run->runs.count,
+                                  .units = &units,
+                                  .forward = dti_program_forward(p),
+                                  .segments = dti_program_forward(p),
+                                  .sync_points = code->sync_points,
+                                  .sync_point_count = code->sync_point_count};
+    if (micro.idle)
+        dti_list_add_none(list, 0, &micro, 0);
+    else
+        dti_list_add_micro(list, 0, &micro);
+}
+
+static dt_result dti_unit_pass_put(dti_parallel *par, dti_unit_pass *pass, bool tail,
+                                   uint32_t replica, dt_program *program, uint32_t of,
+                                   dti_micro_run rows) {
+    dti_unit_pass_run *run = &pass->runs[tail * par->job.local + replica];
+    const dti_unit_list_of list = {par, run};
+    uint32_t end;
+    run->piece = (dti_piece){.rows = rows.rows, .begins = true, .ends = true};
+    dti_partition_batch_slices(&par->job, par->job.first + replica, &run->piece.leaf, &end);
+    run->micro = rows;
+    run->micro.pieces = &run->piece;
+    run->micro.piece_count = 1;
+    run->micro.program = program;
+    run->runs = (dti_runs){.rows = of,
+                           .runs = &run->micro,
+                           .count = rows.rows > 0,
+                           .pieces = &run->piece,
+                           .piece_count = 1};
+    return dti_list_make(par->base, &run->runs.list, dti_unit_pass_write, (void *)&list);
+}
+
+/* ---- before its first batch */
+
+/* Owners' averages, as far as a step has made them, and else weights. */
+static dt_result dti_unit_pass_average(dti_parallel *par, uint32_t replica, float *to) {
+    dti_unit_part *part = &par->units.parts[replica];
+    dt_store *s = part->store;
+    const dti_bucket own = dti_values_own(s);
+    dt_result result = DT_OK;
+    memcpy(to, part->params, (size_t)dti_bucket_elements(own) * sizeof *to);
+    for (uint32_t i = 0; i < s->layout.param_count && !result; i++) {
+        const dti_param *p = &s->layout.params[i];
+        const dti_bucket here =
+            dti_bucket_overlap(own, (dti_bucket){p->offset, p->offset + p->elements});
+        if (p->average && s->kept[i].averaged && here.begin < here.end)
+            result = dti_store_array_read(s, p->average, here.begin, dti_bucket_elements(here),
+                                          to + (here.begin - own.begin));
+    }
+    part->params = to;
+    return dti_replica_failed(par, replica, result);
+}
+
+static void dti_unit_pass_end(dti_parallel *par) {
+    for (uint32_t i = 0; i < par->units.part_count; i++)
+        par->units.parts[i].params = dti_unit_part_of(&par->replicas[i]).params;
+}
+
+/* What owners give: the arenas may have moved, and where the application has all parameters it may
+ * have written some. */
+static dt_result dti_unit_pass_values(dti_parallel *par, const dti_unit_pass *pass) {
+    dti_unit_pass_end(par);
+    DTI_TRY(par->replicas[0].store->apart ? DT_OK : dti_units_take(par));
+    for (uint32_t i = 0; i < par->job.local && pass->averages; i++)
+        DTI_TRY(dti_unit_pass_average(par, i, pass->averages[i]));
+    return DT_OK;
+}
+
+static dt_result dti_unit_pass_differs(dti_parallel *par, size_t bad) {
+    return bad < 2
+               ? dti_fail(par->base, DT_ERROR_UNSUPPORTED,
+                          "an evaluation with .parallel.zero_stage = %d: replicas read "
+                          "parameters in different orders; give all replicas the same devices, "
+                          "or less than %d",
+                          par->desc.parallel.zero_stage, DT_SHARD_GRADIENTS)
+               : dti_fail(
+                     par->base, DT_ERROR_INVALID, "the ranks evaluate %s; give all ranks the same",
+                     bad == 2 ? "sets of different numbers of rows" : "batches of different sizes");
+}
+
+/* Of replicas here, and of all ranks. */
+static dt_result dti_unit_pass_same(dti_parallel *par, const dti_unit_pass *pass, uint64_t rows,
+                                    uint32_t batch) {
+    int64_t own[2 * 4] = {0, 0, (int64_t)rows + 1, batch};
+    size_t bad = 4, here = 4;
+    for (uint32_t i = 0; i < 2 * par->job.local && dti_shards_span(par); i++) {
+        const dti_list *list = &pass->runs[i].runs.list;
+        const size_t tail = i >= par->job.local;
+        const int64_t order = list->actions ? dti_units_order(list, 0, false) : 0;
+        here = own[tail] && order != own[tail] ? tail : here;
+        own[tail] = order;
+    }
+    DTI_TRY(dti_ranks_same(par, own, 4, &bad));
+    bad = DTI_MIN(bad, here);
+    return dti_agree_result(par, bad < 4 ? dti_unit_pass_differs(par, bad) : DT_OK);
+}
+
+static dt_result dti_unit_pass_begin(dti_parallel *par, dti_unit_pass *pass, uint64_t rows,
+                                     uint32_t batch, dt_result own) {
+    pass->searched = false;
+    DTI_TRY(dti_agree_result(par, own ? own : dti_unit_pass_values(par, pass)));
+    return dti_unit_pass_same(par, pass, rows, batch);
+}
+
+/* ---- a batch */
+
+static void dti_unit_pass_prepare(dti_parallel *par, const dti_unit_pass *pass,
+                                  const dti_batch *batch, const dt_step_desc *step) {
+    par->strategy = &dti_units_strategy;
+    par->now = &par->steps[par->oldest];
+    *par->now = (dti_step){.batch = batch, .rows = batch->rows, .desc = *step};
+    memset(par->terms.leaves, 0,
+           (size_t)par->batch_slices * par->terms.width * sizeof *par->terms.leaves);
+    for (uint32_t i = 0; i < par->job.local; i++) {
+        dti_unit_pass_run *full = &pass->runs[i], *tail = &pass->runs[par->job.local + i];
+        par->replicas[i].runs = batch->rows == full->runs.rows ? &full->runs : &tail->runs;
+    }
+    dti_units_rewind(par);
+    dti_sums_begin(par);
+}
+
+static dt_result dti_unit_pass_batch(dti_parallel *par, dti_unit_pass *pass, const dti_batch *batch,
+                                     const dt_step_desc *step, dt_result own) {
+    DTI_TRY(dti_agree_result(par, own));
+    dti_unit_pass_prepare(par, pass, batch, step);
+    return dti_unit_lists_run(par);
+}
+
+static bool dti_unit_pass_terms(const dti_parallel *par, uint32_t replica, double *sum) {
+    const dti_runs *runs = par->replicas[replica].runs;
+    const double *terms = dti_scalar_leaf(par, &par->terms, runs->pieces[0].leaf);
+    for (uint32_t i = 0; i < 4 * DT_MAX_TERMS; i++)
+        sum[i] += terms[i];
+    return dti_losses_finite(terms);
+}
+
+static dt_result dti_unit_pass_fault(dti_parallel *par, dti_unit_pass *pass, const bool *faulty) {
+    int32_t any = 0;
+    for (uint32_t i = 0; i < par->job.local; i++)
+        any = any || faulty[i];
+    if (pass->searched)
+        return DT_OK;
+    DTI_TRY(dti_ranks_reduce(par, par->desc.comm, &any, 1, DT_I32, DT_COMM_MAX));
+    if (!any)
+        return DT_OK;
+    pass->searched = true;
+    DTI_TRY(dti_units_search(par));
+    for (uint32_t i = 0; i < par->job.local; i++) {
+        dt_report report = {0};
+        dt_program *p = dti_parallel_last(&par->replicas[i]);
+        if (faulty[i])
+            return dti_replica_failed(
+                par, i,
+                dti_step_fault_at(p, &report, dti_program_forward(p), par->replicas[i].fault));
+    }
+    return DT_OK;
+}
