@@ -88,13 +88,13 @@ static bool play_has(const play_rank *r, uint32_t part, uint32_t micro, uint32_t
 static bool play_is_read(const play_rank *r, uint32_t part, uint32_t micro) {
     const dti_pipe *pipe = r->trainer->par.pipe;
     bool read = false;
-    for (uint32_t i = 0; pipe && i < pipe->flow_count; i++) {
-        const dti_pipe_flow *f = &pipe->flows[i];
+    for (uint32_t i = 0; pipe && i < pipe->plan->flow_count; i++) {
+        const dti_pipe_flow *f = &pipe->plan->flows[i];
         read = read || (f->sends && play_part(r, f->pipeline, f->here) == part &&
                         atomic_load(f->done) <= micro);
     }
-    for (uint32_t i = 0; pipe && i < pipe->cut.link_count; i++) {
-        const dti_pipe_link *l = &pipe->cut.links[i];
+    for (uint32_t i = 0; pipe && i < pipe->plan->cut.link_count; i++) {
+        const dti_pipe_link *l = &pipe->plan->cut.links[i];
         const dti_pipe_chunk *own = play_chunk(r, part);
         const uint32_t to = play_part(r, own->pipeline, l->to);
         read = read || (l->from == own->index && play_chunk(r, to)->store &&
@@ -157,8 +157,8 @@ static void play_ends(play_rank *r, int d, uint32_t part, uint32_t micro, bool c
 static void play_receives(const play_rank *r, uint32_t part, uint32_t micro) {
     const dti_pipe *pipe = r->trainer->par.pipe;
     const dti_pipe_chunk *own = play_chunk(r, part);
-    for (uint32_t i = 0; i < pipe->cut.link_count; i++) {
-        const dti_pipe_link *l = &pipe->cut.links[i];
+    for (uint32_t i = 0; i < pipe->plan->cut.link_count; i++) {
+        const dti_pipe_link *l = &pipe->plan->cut.links[i];
         if (l->to != own->index || !play_has(r, part, micro, l->node, false, false))
             continue;
         const uint32_t from = play_part(r, own->pipeline, l->from);
@@ -175,8 +175,8 @@ static void play_receives(const play_rank *r, uint32_t part, uint32_t micro) {
 static void play_needs_gradients(const play_rank *r, uint32_t part, uint32_t micro) {
     const dti_pipe *pipe = r->trainer->par.pipe;
     const dti_pipe_chunk *own = play_chunk(r, part);
-    for (uint32_t i = 0; i < pipe->cut.link_count; i++) {
-        const dti_pipe_link *l = &pipe->cut.links[i];
+    for (uint32_t i = 0; i < pipe->plan->cut.link_count; i++) {
+        const dti_pipe_link *l = &pipe->plan->cut.links[i];
         if (!l->gradient || l->back != own->index ||
             !play_has(r, part, micro, l->node, false, true))
             continue;
@@ -192,8 +192,8 @@ static void play_needs_gradients(const play_rank *r, uint32_t part, uint32_t mic
 static void play_brings(const play_rank *r, uint32_t part, uint32_t micro) {
     const dti_pipe *pipe = r->trainer->par.pipe;
     const dti_pipe_chunk *own = play_chunk(r, part);
-    for (uint32_t i = 0; i < pipe->cut.link_count; i++) {
-        const dti_pipe_link *l = &pipe->cut.links[i];
+    for (uint32_t i = 0; i < pipe->plan->cut.link_count; i++) {
+        const dti_pipe_link *l = &pipe->plan->cut.links[i];
         const uint32_t back = play_part(r, own->pipeline, l->back);
         if (l->to != own->index || !l->gradient || !play_chunk(r, back)->store)
             continue;
@@ -238,7 +238,7 @@ static void play_posts(const play_rank *r, const dti_pipe_flow *f) {
     else /* its place is free */
         CHECK(micro < DTI_PIPE_WINDOW || play_of(r)->micro[part][micro - DTI_PIPE_WINDOW].received);
     for (uint32_t k = 0; k < f->link_count; k++) {
-        const dti_pipe_link *l = &pipe->cut.links[f->links[k]];
+        const dti_pipe_link *l = &pipe->plan->cut.links[f->links[k]];
         const dti_binding *binding = dti_code_binding(
             dti_program_code(play_program_of(r, part, micro)), l->node, f->sends, f->gradient);
         if (CHECK_TEXT(binding != NULL, "nothing to send, or no place"))
@@ -312,8 +312,8 @@ static void play_counts_pending(const play_rank *r) {
     const dti_pipe *pipe = par->pipe;
     play_sees *s = play_of(r);
     uint32_t pending = 0;
-    for (uint32_t i = 0; pipe && i < pipe->flow_count; i++)
-        pending += (pipe->flows[i].posted - *pipe->flows[i].done) * pipe->flows[i].link_count;
+    for (uint32_t i = 0; pipe && i < pipe->plan->flow_count; i++)
+        pending += (pipe->plan->flows[i].posted - *pipe->plan->flows[i].done) * pipe->plan->flows[i].link_count;
     for (uint32_t i = 0; i < par->sums.count; i++)
         pending += s->out[i] ? play_sum_works(r) : 0;
     for (int d = 0; d < r->devices; d++)

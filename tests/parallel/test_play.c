@@ -153,8 +153,8 @@ static dti_pipe_flow *play_peer(const play_rank *own, const dti_pipe_flow *f) {
     const uint32_t number = dti_pipeline_number(pipe, &pipe->pipelines[f->pipeline]);
     for (int i = 0; i < play.count; i++) {
         const dti_pipe *other = play.rank[i].trainer->par.pipe;
-        for (uint32_t k = 0; k < other->flow_count; k++) {
-            dti_pipe_flow *g = &other->flows[k];
+        for (uint32_t k = 0; k < other->plan->flow_count; k++) {
+            dti_pipe_flow *g = &other->plan->flows[k];
             if (g->sends != f->sends && g->gradient == f->gradient && g->here == f->there &&
                 g->there == f->here &&
                 dti_pipeline_number(other, &other->pipelines[g->pipeline]) == number)
@@ -185,8 +185,8 @@ static bool play_message(play_rank *r, dti_pipe_flow *f) {
 static bool play_message_drawn(play_rank *r, uint32_t *state) {
     const dti_pipe *pipe = r->trainer->par.pipe;
     const bool moved = play_units_drawn(r, state);
-    return (pipe && pipe->flow_count &&
-            play_message(r, &pipe->flows[train_random(state) % pipe->flow_count])) ||
+    return (pipe && pipe->plan->flow_count &&
+            play_message(r, &pipe->plan->flows[train_random(state) % pipe->plan->flow_count])) ||
            moved;
 }
 
@@ -199,12 +199,12 @@ static void play_begin(void) {
         memset(r->device, 0, sizeof r->device);
         r->failed = false;
         play_sees_begin(r);
-        for (uint32_t k = 0; pipe && k < pipe->counter_count; k++)
+        for (uint32_t k = 0; pipe && k < pipe->plan->counter_count; k++)
             r->trainer->par.counters[k] = 0;
-        for (uint32_t k = 0; pipe && k < pipe->flow_count; k++)
-            pipe->flows[k].posted = 0;
+        for (uint32_t k = 0; pipe && k < pipe->plan->flow_count; k++)
+            pipe->plan->flows[k].posted = 0;
         if (pipe)
-            pipe->tail = r->job->short_batch;
+            pipe->shape = r->job->short_batch;
         play_units_begin(r);
     }
 }
@@ -217,9 +217,9 @@ static bool play_ended(void) {
         all = all && play_units_ended(r);
         for (int d = 0; d < r->devices; d++)
             all = all && r->device[d].at == play_list(r, d)->count;
-        for (uint32_t k = 0; pipe && k < pipe->flow_count; k++)
+        for (uint32_t k = 0; pipe && k < pipe->plan->flow_count; k++)
             all = all &&
-                  *pipe->flows[k].done == dti_pipe_flow_micros(&r->trainer->par, &pipe->flows[k]);
+                  *pipe->plan->flows[k].done == dti_pipe_flow_micros(&r->trainer->par, &pipe->plan->flows[k]);
     }
     return all;
 }

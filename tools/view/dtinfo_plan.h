@@ -335,7 +335,7 @@ static void chart_name_device(chart_lane *lane, const dti_pipe *pipe, uint32_t d
 
 static void chart_of_grid(chart *v, const dti_parallel *par) {
     const dti_pipe *pipe = par->pipe;
-    chart_counters(v, pipe->counter_count); /* as the lists have them */
+    chart_counters(v, pipe->plan->counter_count); /* as the lists have them */
     const uint32_t meet = chart_counters(v, pipe->tp_count + 1);
     for (uint32_t d = 0; d < pipe->device_count; d++) {
         const dti_tp_place *place = pipe->devices[d].tp;

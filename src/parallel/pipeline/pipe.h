@@ -37,6 +37,11 @@
  *   pipe_attribute.c                   names what was not finite
  *   device_grid.c                      replicas' runs, and the whole model's code */
 
+/* What the grid does: steps, and forward parts by themselves. Each is a plan, of full batches and
+ * of short ones. */
+enum { DTI_PIPE_TRAIN, DTI_PIPE_EVALUATE, DTI_PIPE_PREDICT, DTI_PIPE_PLANS };
+#define DTI_PIPE_SHAPES (2 * DTI_PIPE_PLANS) /* of batches: plan by plan, full and short */
+
 typedef struct dti_pipe_run { /* a micro-batch in a chunk */
     dt_program *program;
     uint32_t micro_slot;
@@ -47,7 +52,7 @@ typedef struct dti_pipe_chunk { /* of a pipeline */
     uint32_t pipeline, index, device;
     dt_graph *graph;
     dt_store *store;           /* NULL: another rank has it */
-    dti_pipe_run *runs[2];     /* of full batches, and of short ones */
+    dti_pipe_run *runs[DTI_PIPE_SHAPES];
     dti_batch_slice_stack sum; /* of its batch slices */
     float *mirror;             /* on the host: what it owns of parameters; NULL: it is there */
 
@@ -73,16 +78,16 @@ typedef struct
 
 typedef struct dti_pipeline { /* a pipeline of which a chunk is here */
     uint32_t replica, tp_rank;
-    dti_runs runs[2];               /* of full batches, and of short ones */
-    dti_pipe_schedule schedules[2]; /* none where it has no rows */
+    dti_runs runs[DTI_PIPE_SHAPES];
+    dti_pipe_schedule schedules[DTI_PIPE_SHAPES]; /* none where it has no rows */
 } dti_pipeline;
 
 typedef struct dti_pipe_device {
     dt_ctx *ctx;
     uint32_t pipeline,
-        place;         /* its first one, and its place in it; the next ones' are its slices */
-    dti_tp_place *tp;  /* where tensor ranks of its stage meet; NULL: it has all of it */
-    dti_list lists[2]; /* of full batches, and of short ones */
+        place;        /* its first one, and its place in it; the next ones' are its slices */
+    dti_tp_place *tp; /* where tensor ranks of its stage meet; NULL: it has all of it */
+    dti_list lists[DTI_PIPE_SHAPES];
     dti_list_walk walk;
     dt_result result; /* of this step */
 } dti_pipe_device;
@@ -106,15 +111,26 @@ typedef struct dti_pipe_flow {
     dti_works works[DTI_PIPE_WINDOW]; /* of a micro-batch, by its links */
     uint32_t posted;                  /* micro-batches */
     _Atomic uint32_t *done;           /* of the step's counters */
+    bool shares_comm;                 /* which is another flow's */
 } dti_pipe_flow;
+
+/* What a plan has of its own. Chunks, devices and pipelines have its programs, lists and runs. */
+typedef struct dti_pipe_plan {
+    uint32_t number;
+    dti_pipe_cut cut;
+    uint32_t *needs; /* [link][DTI_PIPE_NEEDS], the same on all ranks */
+    dti_pipe_flow *flows;
+    uint32_t flow_count;
+    _Atomic uint32_t *counters;
+    uint32_t counter_count, flow_counters; /* the first of the flows': the last ones */
+} dti_pipe_plan;
 
 typedef struct dti_pipe {
     const dti_mesh *mesh; /* of the job */
     dti_tp *shared;       /* what they have of the model; NULL: a stage has one device */
     dt_graph *graph;      /* what is cut: the model's, or the first tensor rank's */
     bool graph_of_chunk;  /* which has it then, and ends it */
-    dti_pipe_cut cut;
-    uint32_t *needs;       /* [link][DTI_PIPE_NEEDS], the same on all ranks */
+    dti_pipe_plan plans[DTI_PIPE_PLANS], *plan; /* plan: in use; between steps the first */
     uint32_t chunk_count;  /* of a pipeline */
     uint32_t stage_count;  /* chunks of all tensor ranks */
     uint32_t each;         /* positions of a device: slices */
@@ -137,15 +153,12 @@ typedef struct dti_pipe {
     size_t bound_count; /* with offsets */
     float *weighs;      /* for parameters that weigh targets: room for the largest */
     dti_device_team *device_team;
-    dti_pipe_flow *flows;
-    uint32_t flow_count;
     bool reads;             /* a chunk here reads a column of the data */
     uint32_t units_ahead;   /* operations of units that nobody waits for yet */
     bool locks_comm;        /* several threads use it, one at a time; else one alone does */
-    uint32_t counter_count; /* of par->counters */
 
     /* The step under way. */
-    uint32_t tail;  /* 1: of a short batch */
+    uint32_t shape; /* of its batch */
     uint32_t ahead; /* sums that were posted out of turn */
     _Atomic bool failed;
     _Atomic bool comm_locked; /* a thread of this rank uses the comm */
@@ -191,6 +204,15 @@ static inline dti_pipe_chunk *dti_pipe_next(const dti_pipe *pipe, const dti_pipe
         i++;
     return i < end ? &pipe->chunks[i] : NULL;
 }
+/* Of full batches of the plan in use (0), or of short ones (1). */
+static inline uint32_t dti_pipe_shape(const dti_pipe *pipe, uint32_t tail) {
+    return 2 * pipe->plan->number + tail;
+}
+/* From here on the grid has that plan. */
+static inline void dti_pipe_use(dti_parallel *par, uint32_t plan) {
+    par->pipe->plan = &par->pipe->plans[plan];
+    par->counters = par->pipe->plan->counters;
+}
 /* A node of the model, in what is cut. */
 static inline uint32_t dti_pipe_node(const dti_pipe *pipe, uint32_t id) {
     return pipe->shared ? pipe->shared->stands[id] : id;
@@ -212,7 +234,7 @@ static inline uint32_t dti_pipe_counter(const dti_pipe *pipe, const dti_pipe_chu
 }
 /* Whose message has come, or gone. */
 static inline uint32_t dti_pipe_flow_counter(const dti_pipe *pipe, const dti_pipe_flow *f) {
-    return 2 * pipe->pipeline_count * pipe->chunk_count + (uint32_t)(f - pipe->flows);
+    return pipe->plan->flow_counters + (uint32_t)(f - pipe->plan->flows);
 }
 /* The step's counters, and all lists. Behind wires. MEMORY */
 static dt_result dti_pipe_lists_make(dti_parallel *par);
@@ -305,7 +327,7 @@ static dt_result dti_pipe_units_speak(const dti_parallel *par, const dti_action 
 static void dti_pipe_units_leave(const dti_pipe *pipe);
 /* A micro-batch's; of one that the chunk has not, one that gathers alike. */
 static const dt_program *dti_pipe_units_program(const dti_pipe *pipe, const dti_pipe_chunk *chunk,
-                                                uint32_t tail, uint32_t micro);
+                                                uint32_t shape, uint32_t micro);
 static dt_result dti_pipe_units_gather(dti_parallel *par, dti_pipe_chunk *chunk,
                                        const dti_action *a);
 /* The chunk's parameters were written: what others read of them. */

@@ -17,7 +17,7 @@ static bool dti_pipe_binding_finite(const dti_parallel *par, const dti_pipe_chun
 /* Whether what leaves a chunk is finite: forward, or backward and for its own parameters. */
 static bool dti_pipe_chunk_finite(const dti_parallel *par, const dti_pipe_chunk *chunk,
                                   bool backward) {
-    const dti_pipe_cut *cut = &par->pipe->cut;
+    const dti_pipe_cut *cut = &par->pipe->plan->cut;
     const dt_program *p = dti_pipe_last(par, chunk);
     const dti_code *code = dti_program_code(p);
     bool finite = true;

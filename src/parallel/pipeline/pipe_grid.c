@@ -106,8 +106,8 @@ static void dti_pipe_log_chunk(const dti_parallel *par, const dti_pipe_chunk *ch
             "parameters; %llu bytes of parameters, %llu of gradients, %llu of state%s, %llu of "
             "transients in %u micro-batch slots",
             c, of, dti_mesh_own(pipe->mesh, pipe->mesh->rank).first / pipe->each + chunk->device,
-            store->device->info.id, pipe->cut.starts[c], pipe->cut.starts[c + 1] - 1,
-            100.0 * pipe->cut.work[c], store->layout.param_count, dti_pipe_store_bytes(store, 0),
+            store->device->info.id, pipe->plan->cut.starts[c], pipe->plan->cut.starts[c + 1] - 1,
+            100.0 * pipe->plan->cut.work[c], store->layout.param_count, dti_pipe_store_bytes(store, 0),
             dti_pipe_store_bytes(store, 1),
             (unsigned long long)dti_state_bytes(&store->layout, store->moments),
             store->layout.parted ? " (a shard)" : "",

@@ -6,15 +6,15 @@
 typedef struct dti_pipe_list_of { /* a device's list of a shape of batch, which is written */
     const dti_parallel *par;
     const dti_pipe_device *device;
-    uint32_t tail;
+    uint32_t shape;
     uint32_t met; /* sync points so far */
 } dti_pipe_list_of;
 
 static const dti_pipe_flow *dti_pipe_flow_to(const dti_pipe *pipe, uint32_t pipeline,
                                              const dti_pipe_link *l, bool gradient) {
     const uint16_t from = gradient ? l->to : l->from, to = gradient ? l->back : l->to;
-    for (uint32_t i = 0; i < pipe->flow_count; i++) {
-        const dti_pipe_flow *f = &pipe->flows[i];
+    for (uint32_t i = 0; i < pipe->plan->flow_count; i++) {
+        const dti_pipe_flow *f = &pipe->plan->flows[i];
         if (!f->sends && f->pipeline == pipeline && f->here == to && f->there == from &&
             f->gradient == gradient)
             return f;
@@ -38,13 +38,13 @@ static void dti_pipe_need_link(const dti_pipe *pipe, dti_list *list, uint32_t pi
 /* Number `before` of its micro-batches, from 1, has left the slot. */
 static void dti_pipe_need_slot(const dti_pipe *pipe, dti_list *list, const dti_pipe_chunk *chunk,
                                uint32_t before) {
-    for (uint32_t i = 0; i < pipe->flow_count && before; i++) {
-        const dti_pipe_flow *f = &pipe->flows[i];
+    for (uint32_t i = 0; i < pipe->plan->flow_count && before; i++) {
+        const dti_pipe_flow *f = &pipe->plan->flows[i];
         if (f->sends && f->pipeline == chunk->pipeline && f->here == chunk->index)
             dti_list_needs(list, dti_pipe_flow_counter(pipe, f), before);
     }
-    for (uint32_t i = 0; i < pipe->cut.link_count && before; i++) {
-        const dti_pipe_link *l = &pipe->cut.links[i];
+    for (uint32_t i = 0; i < pipe->plan->cut.link_count && before; i++) {
+        const dti_pipe_link *l = &pipe->plan->cut.links[i];
         const dti_pipe_chunk *to = dti_pipe_chunk_of(pipe, chunk->pipeline, l->to);
         if (l->from == chunk->index && to->store)
             dti_list_needs(list, dti_pipe_counter(pipe, to, false), before);
@@ -52,19 +52,19 @@ static void dti_pipe_need_slot(const dti_pipe *pipe, dti_list *list, const dti_p
 }
 
 static void dti_pipe_need_forward(const dti_pipe *pipe, dti_list *list, const dti_pipe_chunk *chunk,
-                                  uint32_t tail, uint32_t micro) {
-    dti_pipe_need_slot(pipe, list, chunk, chunk->runs[tail][micro].before);
-    for (uint32_t i = 0; i < pipe->cut.link_count; i++) {
-        if (pipe->cut.links[i].to == chunk->index)
-            dti_pipe_need_link(pipe, list, chunk->pipeline, &pipe->cut.links[i], false, micro);
+                                  uint32_t shape, uint32_t micro) {
+    dti_pipe_need_slot(pipe, list, chunk, chunk->runs[shape][micro].before);
+    for (uint32_t i = 0; i < pipe->plan->cut.link_count; i++) {
+        if (pipe->plan->cut.links[i].to == chunk->index)
+            dti_pipe_need_link(pipe, list, chunk->pipeline, &pipe->plan->cut.links[i], false, micro);
     }
 }
 
 /* Without a gradient it comes behind the next chunk's. */
 static void dti_pipe_need_backward(const dti_pipe *pipe, dti_list *list,
                                    const dti_pipe_chunk *chunk, uint32_t micro) {
-    for (uint32_t i = 0; i < pipe->cut.link_count; i++) {
-        const dti_pipe_link *l = &pipe->cut.links[i];
+    for (uint32_t i = 0; i < pipe->plan->cut.link_count; i++) {
+        const dti_pipe_link *l = &pipe->plan->cut.links[i];
         if (l->gradient && l->back == chunk->index)
             dti_pipe_need_link(pipe, list, chunk->pipeline, l, true, micro);
     }
@@ -125,7 +125,7 @@ static dti_list_units *dti_pipe_list_units(const dti_pipe *pipe, uint32_t part,
 static void dti_pipe_put_segments(dti_pipe_list_of *of, dti_list *list, dti_action action,
                                   uint32_t from, uint32_t end) {
     const dti_pipe *pipe = of->par->pipe;
-    const dt_program *p = pipe->chunks[action.part].runs[of->tail][action.micro].program;
+    const dt_program *p = pipe->chunks[action.part].runs[of->shape][action.micro].program;
     const dti_code *code = dti_program_code(p);
     dti_list_units *units = dti_pipe_list_units(pipe, action.part, code);
     const dti_list_micro micro = {.whole = !units,
@@ -150,7 +150,7 @@ static void dti_pipe_put_segments(dti_pipe_list_of *of, dti_list *list, dti_acti
 static void dti_pipe_put_gathers(dti_pipe_list_of *of, dti_list *list, const dti_pipe_chunk *chunk,
                                  const dti_pipe_action *a) {
     const dti_pipe *pipe = of->par->pipe;
-    const dt_program *p = dti_pipe_units_program(pipe, chunk, of->tail, a->micro);
+    const dt_program *p = dti_pipe_units_program(pipe, chunk, of->shape, a->micro);
     const dti_action action = dti_pipe_action_of(pipe, of, chunk, a->micro);
     dti_list_units *units = dti_pipe_list_units(pipe, action.part, dti_program_code(p));
     const dti_list_micro micro = {.idle = true, .units = units};
@@ -169,7 +169,7 @@ static void dti_pipe_put_gathers(dti_pipe_list_of *of, dti_list *list, const dti
 static void dti_pipe_put_part(dti_pipe_list_of *of, dti_list *list, const dti_pipe_chunk *chunk,
                               const dti_pipe_action *a) {
     const dti_pipe *pipe = of->par->pipe;
-    const dt_program *p = chunk->runs[of->tail][a->micro].program;
+    const dt_program *p = chunk->runs[of->shape][a->micro].program;
     const uint32_t parts[] = {0, dti_program_forward(p), dti_program_leaving(p),
                               dti_program_segments(p)};
     const dti_action action = dti_pipe_action_of(pipe, of, chunk, a->micro);
@@ -179,14 +179,14 @@ static void dti_pipe_put_part(dti_pipe_list_of *of, dti_list *list, const dti_pi
     if (backward)
         dti_pipe_need_backward(pipe, list, chunk, a->micro);
     if (forward) {
-        dti_pipe_need_forward(pipe, list, chunk, of->tail, a->micro);
+        dti_pipe_need_forward(pipe, list, chunk, of->shape, a->micro);
         dti_pipe_list_put(list, action, DTI_ACTION_WRITE);
         dti_pipe_list_put(list, action, DTI_ACTION_OPEN);
     }
-    if (forward && pipe->cut.link_count)
+    if (forward && pipe->plan->cut.link_count)
         dti_pipe_list_put(list, action, DTI_ACTION_RECEIVE);
     dti_pipe_put_segments(of, list, action, parts[a->kind], parts[a->kind + 1]);
-    if (backward && pipe->cut.link_count)
+    if (backward && pipe->plan->cut.link_count)
         dti_pipe_list_put(list, action, DTI_ACTION_SEND);
     if (backward)
         dti_pipe_list_put(list, action, DTI_ACTION_CLOSE);
@@ -214,8 +214,8 @@ static void dti_pipe_list_write(void *arg, dti_list *list) {
     const dti_pipe *pipe = of->par->pipe;
     const dti_pipe_device *device = of->device;
     const dti_pipeline *pipeline = &pipe->pipelines[device->pipeline];
-    const dti_pipe_schedule *s = &pipeline->schedules[of->tail];
-    const uint32_t micros = pipeline->runs[of->tail].count;
+    const dti_pipe_schedule *s = &pipeline->schedules[of->shape];
+    const uint32_t micros = pipeline->runs[of->shape].count;
     of->met = 0;
     dti_pipe_list_units_open(of);
     if (!micros)
@@ -234,38 +234,42 @@ static void dti_pipe_list_write(void *arg, dti_list *list) {
 
 static dt_result dti_pipe_counters_make(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
-    uint32_t at = 2 * pipe->pipeline_count * pipe->chunk_count + pipe->flow_count;
+    dti_pipe_plan *plan = pipe->plan;
+    uint32_t at = 2 * pipe->pipeline_count * pipe->chunk_count;
     for (uint32_t i = 0; i < pipe->tp_count; i++, at += DTI_TP_COUNTERS)
         pipe->tp_groups[i].counters = at;
     for (uint32_t s = 0; s < pipe->stage_count; s++, at += DTI_UNITS_COUNTERS)
         pipe->stages[s].units.counters = at;
     par->sums.ended = at++;
-    pipe->counter_count = at;
-    par->counters = dti_alloc_array(par->base, at + 1u, sizeof *par->counters);
-    for (uint32_t i = 0; i < pipe->flow_count && par->counters; i++)
-        pipe->flows[i].done = &par->counters[dti_pipe_flow_counter(pipe, &pipe->flows[i])];
-    return par->counters ? DT_OK : DT_ERROR_MEMORY;
+    plan->flow_counters = at;
+    plan->counter_count = at + plan->flow_count;
+    plan->counters = dti_alloc_array(par->base, plan->counter_count, sizeof *plan->counters);
+    for (uint32_t i = 0; i < plan->flow_count && plan->counters; i++)
+        plan->flows[i].done = &plan->counters[at + i];
+    par->counters = plan->counters;
+    return plan->counters ? DT_OK : DT_ERROR_MEMORY;
 }
 
 static dt_result dti_pipe_lists_make(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
+    const uint32_t first = dti_pipe_shape(pipe, 0);
     dt_result result = dti_pipe_counters_make(par);
-    for (uint32_t d = 0; d < pipe->device_count; d++) {
-        for (uint32_t tail = 0; tail < (par->desc.tail ? 2u : 1u) && !result; tail++) {
-            dti_pipe_list_of of = {.par = par, .device = &pipe->devices[d], .tail = tail};
-            result =
-                dti_list_make(par->base, &pipe->devices[d].lists[tail], dti_pipe_list_write, &of);
-        }
+    for (uint32_t i = 0; i < 2 * pipe->device_count && !result; i++) {
+        dti_pipe_device *device = &pipe->devices[i / 2];
+        dti_pipe_list_of of = {.par = par, .device = device, .shape = first + i % 2};
+        if (pipe->pipelines[device->pipeline].runs[of.shape].rows)
+            result = dti_list_make(par->base, &device->lists[of.shape], dti_pipe_list_write, &of);
     }
     return result;
 }
 
 static void dti_pipe_lists_free(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
+    const uint32_t first = dti_pipe_shape(pipe, 0);
     for (uint32_t d = 0; pipe->devices && d < pipe->device_count; d++) {
-        dti_list_free(par->base, &pipe->devices[d].lists[0]);
-        dti_list_free(par->base, &pipe->devices[d].lists[1]);
+        dti_list_free(par->base, &pipe->devices[d].lists[first]);
+        dti_list_free(par->base, &pipe->devices[d].lists[first + 1]);
     }
-    dti_free(par->base, par->counters);
-    par->counters = NULL;
+    dti_free(par->base, pipe->plan->counters);
+    pipe->plan->counters = par->counters = NULL;
 }

@@ -75,10 +75,10 @@ static dt_result dti_pipe_chunk_graph(dti_parallel *par, dti_pipe_chunk *chunk, 
     dt_graph *g = NULL;
     dt_result result = DT_OK;
     if (!tp_rank)
-        return dti_pipe_cut_graph(&pipe->cut, pipe->graph, chunk->index, ctx, &chunk->graph);
+        return dti_pipe_cut_graph(&pipe->plan->cut, pipe->graph, chunk->index, ctx, &chunk->graph);
     result = dti_tp_graph(par, pipe->shared, ctx, tp_rank, &g);
     if (!result)
-        result = dti_pipe_cut_graph(&pipe->cut, g, chunk->index, ctx, &chunk->graph);
+        result = dti_pipe_cut_graph(&pipe->plan->cut, g, chunk->index, ctx, &chunk->graph);
     dt_graph_destroy(g);
     return result;
 }
@@ -141,7 +141,7 @@ static dt_program_desc dti_pipe_desc(dti_parallel *par, const dti_pipe_chunk *ch
     *staged = (dti_staged){.blocks = (uint32_t)par->pipe->block_count,
                            .tp_ranks = par->desc.tensor,
                            .split = par->desc.parallel.schedule == DT_PIPELINE_ZERO_BUBBLE};
-    dti_pipe_cut_desc(&par->pipe->cut, chunk->index, chunk->graph, &d, staged, stage->losses,
+    dti_pipe_cut_desc(&par->pipe->plan->cut, chunk->index, chunk->graph, &d, staged, stage->losses,
                       stage->metrics);
     return d;
 }
@@ -201,13 +201,13 @@ static bool dti_pipe_lives_with_rows(const void *of, const dti_pipe_action *a) {
            r->runs->runs[a->micro].rows == r->rows;
 }
 
-static dt_result dti_pipe_programs(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t tail) {
+static dt_result dti_pipe_programs(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t shape) {
     const dti_pipeline *pipeline = &par->pipe->pipelines[chunk->pipeline];
-    const dti_runs *runs = &pipeline->runs[tail];
-    const dti_pipe_schedule *s = &pipeline->schedules[tail];
+    const dti_runs *runs = &pipeline->runs[shape];
+    const dti_pipe_schedule *s = &pipeline->schedules[shape];
     dti_pipe_run *all = dti_alloc_array(par->base, runs->count + 1u, sizeof *all);
     dt_result result = all ? DT_OK : DT_ERROR_MEMORY;
-    chunk->runs[tail] = all;
+    chunk->runs[shape] = all;
     for (uint32_t i = 0; i < runs->count && !result; i++) {
         uint32_t first;
         const uint32_t number = dti_pipe_alike(runs, i, &first), rows = runs->runs[i].rows;
@@ -257,11 +257,14 @@ static dt_result dti_pipeline_fill(dti_parallel *par, uint32_t i) {
 }
 
 static const dt_program *dti_pipe_any(const dti_pipe *pipe, uint32_t c) {
-    for (uint32_t s = c; s < pipe->stage_count; s += pipe->chunk_count) {
-        if (pipe->stages[s].chunk)
-            return pipe->stages[s].chunk->runs[0][0].program;
+    const dt_program *any = NULL;
+    for (dti_pipe_chunk *chunk = NULL; !any && (chunk = dti_pipe_next(pipe, chunk)) != NULL;) {
+        for (uint32_t i = 0; i < 2 && chunk->index == c && !any; i++) {
+            const dti_pipe_run *runs = chunk->runs[dti_pipe_shape(pipe, i)];
+            any = runs ? runs[0].program : NULL;
+        }
     }
-    return NULL;
+    return any;
 }
 
 /* A rank whose stages get all from others need not read samples. */
@@ -310,7 +313,7 @@ static dt_result dti_pipe_cut_tp_rank(dti_parallel *par, const dti_pipe_cut *mod
     }
     DTI_TRY(result);
     const dt_program_desc d = dti_pipe_model_desc(par);
-    return dti_pipe_cut_like(par->base, g, &d, model, pipe->shared->firsts, &pipe->cut);
+    return dti_pipe_cut_like(par->base, g, &d, model, pipe->shared->firsts, &pipe->plan->cut);
 }
 
 static dt_result dti_pipe_cut_model(dti_parallel *par) {
@@ -323,7 +326,7 @@ static dt_result dti_pipe_cut_model(dti_parallel *par) {
     const uint32_t micros = par->job.batch_slices * par->job.parts / pipe->mesh->data;
     dt_result result =
         dti_pipe_cut_make(par->base, pipe->graph, &d, pipe->chunk_count, rows, DTI_MAX(micros, 1u),
-                          pipe->mesh->tensor > 1 ? &model : &pipe->cut);
+                          pipe->mesh->tensor > 1 ? &model : &pipe->plan->cut);
     if (pipe->mesh->tensor == 1)
         return result;
     if (!result) {
@@ -370,9 +373,10 @@ static dt_result dti_pipe_tp_make(dti_parallel *par, uint32_t d) {
     size_t most = 1;
     for (uint32_t c = device->place; c < pipe->chunk_count; c += pipe->mesh->stages) {
         const dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, device->pipeline, c);
-        for (uint32_t tail = 0; tail < 2; tail++) {
-            for (uint32_t i = 0; i < pipeline->runs[tail].count; i++)
-                most = dti_tp_most(chunk->runs[tail][i].program, most);
+        for (uint32_t i = 0; i < 2; i++) {
+            const uint32_t shape = dti_pipe_shape(pipe, i);
+            for (uint32_t m = 0; m < pipeline->runs[shape].count; m++)
+                most = dti_tp_most(chunk->runs[shape][m].program, most);
         }
     }
     return dti_tp_place_make(par, device->tp, most);
@@ -429,7 +433,15 @@ static bool dti_pipe_locks_comm(const dti_parallel *par) {
     uint32_t speakers = 0;
     for (uint32_t i = 0; i < pipe->tp_count; i++)
         speakers += pipe->tp_groups[i].comm != NULL;
-    return pipe->flow_count || pipe->chunk_count > 1 || speakers > 1 || dti_pipe_has_units(par);
+    return pipe->plan->flow_count || pipe->chunk_count > 1 || speakers > 1 || dti_pipe_has_units(par);
+}
+
+static void dti_pipe_plans_open(dti_parallel *par) {
+    dti_pipe *pipe = par->pipe;
+    pipe->mesh = &par->mesh;
+    for (uint32_t i = 0; i < DTI_PIPE_PLANS; i++)
+        pipe->plans[i].number = i;
+    dti_pipe_use(par, DTI_PIPE_TRAIN);
 }
 
 static dt_result dti_pipe_create(dti_parallel *par, uint32_t batch_slices, const char *names,
@@ -438,7 +450,7 @@ static dt_result dti_pipe_create(dti_parallel *par, uint32_t batch_slices, const
     par->pipe = dti_alloc(par->base, sizeof *par->pipe);
     par->subtree_bytes = par->staging_bytes = 0;
     if (par->pipe)
-        par->pipe->mesh = &par->mesh;
+        dti_pipe_plans_open(par);
     dt_result result = par->pipe ? dti_grid_begin(par, batch_slices) : DT_ERROR_MEMORY;
     if (!result)
         result = dti_pipe_open(par, names, threads);
@@ -499,7 +511,7 @@ static void dti_pipe_model_close(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     if (pipe->code)
         dti_code_release(par->replicas[0].store, pipe->code);
-    dti_pipe_cut_free(par->base, &pipe->cut);
+    dti_pipe_cut_free(par->base, &pipe->plan->cut);
     if (!pipe->shared)
         return;
     if (pipe->graph != par->replicas[0].graph && !pipe->graph_of_chunk)
@@ -523,7 +535,7 @@ static void dti_pipe_destroy(dti_parallel *par) {
     dti_scalar_sum_free(par, &par->terms);
     dti_runs_free(par->base, &par->replicas[0].full);
     dti_runs_free(par->base, &par->replicas[0].tail);
-    DTI_FREE(par->base, pipe->blocks, pipe->pairs, pipe->piece, pipe->devices, pipe->pipelines,
+    DTI_FREE(par->base, pipe->weighs, pipe->blocks, pipe->pairs, pipe->piece, pipe->devices, pipe->pipelines,
              pipe->chunks, pipe->stages, pipe->tp_groups, pipe->bounds, pipe);
     par->pipe = NULL;
 }

@@ -5,12 +5,12 @@
  * slices computes them alternately. */
 
 static dti_runs *dti_pipe_runs_now(const dti_parallel *par, const dti_pipe_chunk *chunk) {
-    return &par->pipe->pipelines[chunk->pipeline].runs[par->pipe->tail];
+    return &par->pipe->pipelines[chunk->pipeline].runs[par->pipe->shape];
 }
 
 static const dti_pipe_run *dti_pipe_run_of(const dti_parallel *par, const dti_pipe_chunk *chunk,
                                            uint32_t micro) {
-    return &chunk->runs[par->pipe->tail][micro];
+    return &chunk->runs[par->pipe->shape][micro];
 }
 
 static dt_program *dti_pipe_take(const dti_parallel *par, const dti_pipe_chunk *chunk,
@@ -22,8 +22,8 @@ static dt_program *dti_pipe_take(const dti_parallel *par, const dti_pipe_chunk *
 
 static dt_program *dti_pipe_last(const dti_parallel *par, const dti_pipe_chunk *chunk) {
     const dti_pipeline *pipeline = &par->pipe->pipelines[chunk->pipeline];
-    const uint32_t tail = dti_pipe_runs_now(par, chunk)->count ? par->pipe->tail : 0;
-    return chunk->runs[tail][pipeline->runs[tail].count - 1].program;
+    const uint32_t shape = dti_pipe_runs_now(par, chunk)->count ? par->pipe->shape : 0;
+    return chunk->runs[shape][pipeline->runs[shape].count - 1].program;
 }
 
 static void dti_pipe_device_ended(dti_pipe *pipe, uint32_t device, dt_result result) {
@@ -113,7 +113,7 @@ static dt_result dti_pipe_act_open(dti_parallel *par, dti_pipe_chunk *chunk, con
 
 static dt_result dti_pipe_act_receive(dti_parallel *par, dti_pipe_chunk *chunk,
                                       const dti_action *a) {
-    const dti_pipe_cut *cut = &par->pipe->cut;
+    const dti_pipe_cut *cut = &par->pipe->plan->cut;
     for (uint32_t i = 0; i < cut->link_count; i++) {
         const dti_pipe_link *l = &cut->links[i];
         const dti_pipe_chunk *from = dti_pipe_chunk_of(par->pipe, chunk->pipeline, l->from);
@@ -132,7 +132,7 @@ static dt_result dti_pipe_act_segments(dti_parallel *par, dti_pipe_chunk *chunk,
 }
 
 static dt_result dti_pipe_act_send(dti_parallel *par, dti_pipe_chunk *chunk, const dti_action *a) {
-    const dti_pipe_cut *cut = &par->pipe->cut;
+    const dti_pipe_cut *cut = &par->pipe->plan->cut;
     for (uint32_t i = 0; i < cut->link_count; i++) {
         const dti_pipe_link *l = &cut->links[i];
         const dti_pipe_chunk *back = dti_pipe_chunk_of(par->pipe, chunk->pipeline, l->back);
@@ -264,11 +264,11 @@ static dt_result dti_pipe_result(dti_parallel *par) {
 
 static void dti_pipe_prepare(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
-    pipe->tail = par->now->rows != par->desc.batch && par->desc.tail;
+    pipe->shape = dti_pipe_shape(pipe, par->now->rows != par->desc.batch && par->desc.tail);
     atomic_store(&pipe->failed, false);
     for (uint32_t d = 0; d < pipe->device_count; d++)
-        pipe->devices[d].walk = (dti_list_walk){.list = &pipe->devices[d].lists[pipe->tail]};
-    for (uint32_t i = 0; i < pipe->counter_count; i++)
+        pipe->devices[d].walk = (dti_list_walk){.list = &pipe->devices[d].lists[pipe->shape]};
+    for (uint32_t i = 0; i < pipe->plan->counter_count; i++)
         atomic_store(&par->counters[i], 0);
     for (uint32_t s = 0; s < pipe->stage_count; s++) {
         dti_pipe_stage *stage = &pipe->stages[s];

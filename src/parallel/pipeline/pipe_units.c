@@ -198,7 +198,7 @@ static void dti_pipe_units_begin(dti_parallel *par) {
         dti_units *u = &pipe->stages[s].units;
         u->posted = u->at = 0;
         if (u->parts)
-            u->list = &pipe->devices[pipe->stages[s].chunk->device].lists[pipe->tail];
+            u->list = &pipe->devices[pipe->stages[s].chunk->device].lists[pipe->shape];
     }
 }
 
@@ -230,16 +230,16 @@ static void dti_pipe_units_leave(const dti_pipe *pipe) {
 }
 
 static const dt_program *dti_pipe_units_program(const dti_pipe *pipe, const dti_pipe_chunk *chunk,
-                                                uint32_t tail, uint32_t micro) {
+                                                uint32_t shape, uint32_t micro) {
     const dti_runs *runs = pipe->pipelines[chunk->pipeline].runs;
-    return micro < runs[tail].count ? chunk->runs[tail][micro].program
-                                    : chunk->runs[runs[tail].count ? tail : 0][0].program;
+    const dti_pipe_run *own = chunk->runs[shape], *any = own ? own : chunk->runs[0];
+    return any[micro < runs[shape].count ? micro : 0].program;
 }
 
 static dt_result dti_pipe_units_gather(dti_parallel *par, dti_pipe_chunk *chunk,
                                        const dti_action *a) {
     const dti_pipe *pipe = par->pipe;
-    const dt_program *p = dti_pipe_units_program(pipe, chunk, pipe->tail, a->micro);
+    const dt_program *p = dti_pipe_units_program(pipe, chunk, pipe->shape, a->micro);
     return dti_unit_fetch(&dti_pipe_stage_of(pipe, chunk)->units, dti_pipe_unit_part(pipe, chunk),
                           dti_program_code(p), a);
 }

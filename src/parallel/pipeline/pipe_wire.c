@@ -14,14 +14,14 @@
 /* ---- which links need the network */
 
 static uint32_t dti_pipe_needs(const dti_pipe *pipe, uint32_t link, uint32_t what) {
-    return pipe->needs[link * DTI_PIPE_NEEDS + what];
+    return pipe->plan->needs[link * DTI_PIPE_NEEDS + what];
 }
 
 static void dti_pipe_needs_own(const dti_pipe *pipe) {
-    for (uint32_t i = 0; i < pipe->cut.link_count; i++) {
-        const dti_pipe_link *l = &pipe->cut.links[i];
+    for (uint32_t i = 0; i < pipe->plan->cut.link_count; i++) {
+        const dti_pipe_link *l = &pipe->plan->cut.links[i];
         const dt_program *to = dti_pipe_any(pipe, l->to), *back = dti_pipe_any(pipe, l->back);
-        uint32_t *needs = &pipe->needs[i * DTI_PIPE_NEEDS];
+        uint32_t *needs = &pipe->plan->needs[i * DTI_PIPE_NEEDS];
         const dti_binding *in =
             to ? dti_code_binding(dti_program_code(to), l->node, false, false) : NULL;
         needs[DTI_PIPE_NEED_FORWARD] = in != NULL;
@@ -34,20 +34,20 @@ static void dti_pipe_needs_own(const dti_pipe *pipe) {
 /* What tensor ranks have parts of weighs nothing: a loss takes weights whole. */
 static bool dti_pipe_weighs(const dti_parallel *par, uint32_t link) {
     const dti_pipe *pipe = par->pipe;
-    const dti_node *n = &pipe->graph->nodes[pipe->cut.links[link].node];
+    const dti_node *n = &pipe->graph->nodes[pipe->plan->cut.links[link].node];
     return dti_pipe_needs(pipe, link, DTI_PIPE_NEED_WEIGH) && n->op == DTI_OP_PARAM &&
            !dti_pipe_is_part(pipe, (uint32_t)n->attr.i[0]);
 }
 
 static size_t dti_pipe_weighs_bytes(const dti_parallel *par, uint32_t link) {
-    const dti_node *n = &par->pipe->graph->nodes[par->pipe->cut.links[link].node];
+    const dti_node *n = &par->pipe->graph->nodes[par->pipe->plan->cut.links[link].node];
     return (size_t)dti_bytes(n->dtype, (uint64_t)dti_shape_elements(n->shape));
 }
 
 /* Room for the largest parameter that weighs targets of another chunk. */
 static dt_result dti_pipe_weighs_make(dti_parallel *par) {
     size_t most = 0;
-    for (uint32_t i = 0; i < par->pipe->cut.link_count; i++) {
+    for (uint32_t i = 0; i < par->pipe->plan->cut.link_count; i++) {
         if (dti_pipe_weighs(par, i))
             most = DTI_MAX(most, dti_pipe_weighs_bytes(par, i));
     }
@@ -58,19 +58,18 @@ static dt_result dti_pipe_weighs_make(dti_parallel *par) {
 /* Who computes a chunk knows; the others are told. */
 static dt_result dti_pipe_needs_make(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
-    const size_t count = (size_t)pipe->cut.link_count * DTI_PIPE_NEEDS;
-    pipe->needs = dti_alloc_array(par->base, count + 1, sizeof *pipe->needs);
-    DTI_TRY(dti_agree_result(par, pipe->needs ? DT_OK : DT_ERROR_MEMORY));
+    const size_t count = (size_t)pipe->plan->cut.link_count * DTI_PIPE_NEEDS;
+    pipe->plan->needs = dti_alloc_array(par->base, count + 1, sizeof *pipe->plan->needs);
+    DTI_TRY(dti_agree_result(par, pipe->plan->needs ? DT_OK : DT_ERROR_MEMORY));
     dti_pipe_needs_own(pipe);
-    DTI_TRY(dti_ranks_reduce(par, par->desc.comm, pipe->needs, count, DT_I32, DT_COMM_MAX));
-    return dti_agree_result(par, dti_pipe_weighs_make(par));
+    return dti_ranks_reduce(par, par->desc.comm, pipe->plan->needs, count, DT_I32, DT_COMM_MAX);
 }
 
 static uint32_t dti_pipe_links_of(const dti_pipe *pipe, uint32_t from, uint32_t to, bool gradient,
                                   uint32_t *links) {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < pipe->cut.link_count; i++) {
-        const dti_pipe_link *l = &pipe->cut.links[i];
+    for (uint32_t i = 0; i < pipe->plan->cut.link_count; i++) {
+        const dti_pipe_link *l = &pipe->plan->cut.links[i];
         if ((gradient ? l->to : l->from) != from || (gradient ? l->back : l->to) != to ||
             !dti_pipe_needs(pipe, i, gradient ? DTI_PIPE_NEED_BACK : DTI_PIPE_NEED_FORWARD))
             continue;
@@ -94,10 +93,13 @@ static void dti_pipe_flow_lay(const dti_pipe *pipe, dti_pipe_flow *f) {
     const dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, f->pipeline, f->here);
     for (uint32_t k = 0; k < f->link_count; k++) {
         uint64_t most = 0;
-        for (uint32_t m = 0; m < pipeline->runs[0].count; m++) {
-            const dti_binding *binding =
-                dti_pipe_binding(&chunk->runs[0][m], &pipe->cut.links[f->links[k]], false, false);
-            most = DTI_MAX(most, binding->bytes);
+        for (uint32_t i = 0; i < 2; i++) {
+            const uint32_t shape = dti_pipe_shape(pipe, i);
+            for (uint32_t m = 0; m < pipeline->runs[shape].count; m++)
+                most = DTI_MAX(most, dti_pipe_binding(&chunk->runs[shape][m],
+                                                      &pipe->plan->cut.links[f->links[k]], false,
+                                                      false)
+                                         ->bytes);
         }
         f->at[k] = f->slot_bytes;
         f->slot_bytes += (most + 63) / 64 * 64;
@@ -169,7 +171,7 @@ static dt_result dti_pipe_pair_flows(dti_parallel *par, const dti_pipe_pair *p) 
         const bool sends = (p->ranks[0] == par->mesh.rank) != gradient;
         if (!dti_pipe_links_of(pipe, from, to, gradient, NULL))
             continue;
-        dti_pipe_flow *f = &pipe->flows[pipe->flow_count++];
+        dti_pipe_flow *f = &pipe->plan->flows[pipe->plan->flow_count++];
         f->pipeline = dti_pipeline_of(pipe, p->pipeline);
         DTI_TRY(dti_pipe_flow_make(par, f, sends, gradient, from, to));
     }
@@ -181,14 +183,14 @@ static dt_result dti_pipe_flows_make(dti_parallel *par) {
     uint32_t pairs = 0, works = 0;
     for (dti_pipe_pair p = {0}; dti_pipe_pair_next(par, &p);)
         pairs += dti_pipe_pair_is_own(par, &p);
-    pipe->flows = dti_alloc_array(par->base, (size_t)2 * pairs + 1, sizeof *pipe->flows);
-    dt_result result = pipe->flows ? DT_OK : DT_ERROR_MEMORY;
+    pipe->plan->flows = dti_alloc_array(par->base, (size_t)2 * pairs + 1, sizeof *pipe->plan->flows);
+    dt_result result = pipe->plan->flows ? DT_OK : DT_ERROR_MEMORY;
     for (dti_pipe_pair p = {0}; !result && dti_pipe_pair_next(par, &p);) {
         if (dti_pipe_pair_is_own(par, &p))
             result = dti_pipe_pair_flows(par, &p);
     }
-    for (uint32_t i = 0; i < pipe->flow_count; i++)
-        works += pipe->flows[i].link_count * DTI_PIPE_WINDOW;
+    for (uint32_t i = 0; i < pipe->plan->flow_count; i++)
+        works += pipe->plan->flows[i].link_count * DTI_PIPE_WINDOW;
     if (!result && works > DTI_PIPE_WORKS_MAX)
         return dti_fail(par->base, DT_ERROR_UNSUPPORTED,
                         "the pipeline has %u tensors in flight to and from this rank; at most %d: "
@@ -197,21 +199,45 @@ static dt_result dti_pipe_flows_make(dti_parallel *par) {
     return result;
 }
 
+/* The next flow of a pair in a plan, after one or from the first on; NULL: there is none. */
+static dti_pipe_flow *dti_pipe_pair_flow(const dti_pipe *pipe, const dti_pipe_plan *plan,
+                                         const dti_pipe_pair *p, const dti_pipe_flow *last) {
+    for (uint32_t i = last ? (uint32_t)(last - plan->flows) + 1 : 0; i < plan->flow_count; i++) {
+        dti_pipe_flow *f = &plan->flows[i];
+        if (f->pipeline == dti_pipeline_of(pipe, p->pipeline) &&
+            DTI_MIN(f->here, f->there) == p->low && DTI_MAX(f->here, f->there) == p->high)
+            return f;
+    }
+    return NULL;
+}
+
+/* Whether the plan of steps has a group for the pair. Alike on all ranks. */
+static bool dti_pipe_pair_trains(dti_pipe *pipe, const dti_pipe_pair *p) {
+    dti_pipe_plan *plan = pipe->plan;
+    pipe->plan = &pipe->plans[DTI_PIPE_TRAIN];
+    const bool trains = plan != pipe->plan && (dti_pipe_links_of(pipe, p->low, p->high, false, NULL) ||
+                                               dti_pipe_links_of(pipe, p->high, p->low, true, NULL));
+    pipe->plan = plan;
+    return trains;
+}
+
 /* A group for each pair, on all ranks; those that are in it keep it. */
 static dt_result dti_pipe_groups_make(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
+    const dti_pipe_plan *steps = &pipe->plans[DTI_PIPE_TRAIN];
     dt_result result = DT_OK;
     for (dti_pipe_pair p = {0}; !result && dti_pipe_pair_next(par, &p);) {
         const uint32_t low = dti_pipe_position(pipe->mesh, p.pipeline, p.low),
                        high = dti_pipe_position(pipe->mesh, p.pipeline, p.high);
-        dt_comm *group = NULL;
-        result = dti_mesh_line_group(par, dti_mesh_pair(low, high), &group);
-        for (uint32_t i = 0; group && i < pipe->flow_count; i++) {
-            dti_pipe_flow *f = &pipe->flows[i];
-            const uint32_t a = DTI_MIN(f->here, f->there), b = DTI_MAX(f->here, f->there);
-            if (f->pipeline != dti_pipeline_of(pipe, p.pipeline) || a != p.low || b != p.high)
-                continue;
+        const bool shares = dti_pipe_pair_trains(pipe, &p);
+        const dti_pipe_flow *of = shares ? dti_pipe_pair_flow(pipe, steps, &p, NULL) : NULL;
+        dt_comm *group = of ? of->comm : NULL;
+        if (!shares)
+            result = dti_mesh_line_group(par, dti_mesh_pair(low, high), &group);
+        for (dti_pipe_flow *f = NULL;
+             group && (f = dti_pipe_pair_flow(pipe, pipe->plan, &p, f)) != NULL;) {
             f->comm = group;
+            f->shares_comm = shares;
             f->peer = 1 - dt_comm_rank(group);
         }
     }
@@ -220,6 +246,8 @@ static dt_result dti_pipe_groups_make(dti_parallel *par) {
 
 static dt_result dti_pipe_wires_make(dti_parallel *par) {
     dt_result result = dti_pipe_needs_make(par);
+    if (!result && par->pipe->plan->number == DTI_PIPE_TRAIN)
+        result = dti_agree_result(par, dti_pipe_weighs_make(par));
     if (result || !par->desc.comm)
         return result;
     result = dti_agree_result(par, dti_pipe_flows_make(par));
@@ -228,13 +256,14 @@ static dt_result dti_pipe_wires_make(dti_parallel *par) {
 
 static void dti_pipe_wires_free(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
-    for (uint32_t i = pipe->flow_count; i-- > 0;) {
-        dti_pipe_flow *f = &pipe->flows[i];
-        if (!i || pipe->flows[i - 1].comm != f->comm) /* both ways have one */
+    for (uint32_t i = pipe->plan->flow_count; i-- > 0;) {
+        dti_pipe_flow *f = &pipe->plan->flows[i];
+        if (!f->shares_comm && (!i || f[-1].comm != f->comm)) /* both ways have one */
             dt_comm_destroy(f->comm);
         DTI_FREE(par->base, f->links, f->at, f->slots, f->works[0].at);
     }
-    DTI_FREE(par->base, pipe->flows, pipe->needs, pipe->weighs);
+    pipe->plan->flow_count = 0;
+    DTI_FREE(par->base, pipe->plan->flows, pipe->plan->needs);
 }
 
 /* ---- one thread at a time */
@@ -256,20 +285,20 @@ static void dti_pipe_comm_unlock(dti_pipe *pipe) {
 
 static uint32_t dti_pipe_messages(const dti_pipe *pipe) {
     uint32_t count = pipe->tp_count;
-    for (uint32_t i = 0; i < pipe->flow_count; i++)
-        count += pipe->flows[i].link_count * DTI_PIPE_WINDOW;
+    for (uint32_t i = 0; i < pipe->plan->flow_count; i++)
+        count += pipe->plan->flows[i].link_count * DTI_PIPE_WINDOW;
     return count;
 }
 
 static void dti_pipe_wires_begin(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     pipe->said = DT_OK;
-    for (uint32_t i = 0; i < pipe->flow_count; i++)
-        pipe->flows[i].posted = 0;
+    for (uint32_t i = 0; i < pipe->plan->flow_count; i++)
+        pipe->plan->flows[i].posted = 0;
 }
 
 static uint32_t dti_pipe_flow_micros(const dti_parallel *par, const dti_pipe_flow *f) {
-    return par->pipe->pipelines[f->pipeline].runs[par->pipe->tail].count;
+    return par->pipe->pipelines[f->pipeline].runs[par->pipe->shape].count;
 }
 
 /* Whether the next micro-batch's message may be posted: what is sent has been made, what is
@@ -304,7 +333,7 @@ static dt_result dti_pipe_flow_post(dti_parallel *par, dti_pipe_flow *f) {
     works->count = works->ended = 0;
     for (uint32_t k = 0; k < f->link_count; k++) {
         const dti_binding *binding =
-            dti_pipe_binding(run, &pipe->cut.links[f->links[k]], f->sends, f->gradient);
+            dti_pipe_binding(run, &pipe->plan->cut.links[f->links[k]], f->sends, f->gradient);
         char *host = f->slots ? dti_pipe_flow_slot(f, micro) + f->at[k]
                               : dti_micro_slot_host(run->program, run->micro_slot, binding);
         const dt_comm_op op = {.kind = f->sends ? DT_COMM_SEND : DT_COMM_RECV,
@@ -337,10 +366,10 @@ static dt_result dti_pipe_message_await(dti_parallel *par, const dti_list *list,
     dti_pipe *pipe = par->pipe;
     for (uint32_t i = a->need; i < a->need + a->need_count; i++) {
         const dti_need *need = &list->needs[i];
-        const uint32_t number = need->counter - dti_pipe_flow_counter(pipe, pipe->flows);
-        if (number >= pipe->flow_count) /* another kind of counter */
+        const uint32_t number = need->counter - dti_pipe_flow_counter(pipe, pipe->plan->flows);
+        if (number >= pipe->plan->flow_count) /* another kind of counter */
             continue;
-        dti_pipe_flow *f = &pipe->flows[number];
+        dti_pipe_flow *f = &pipe->plan->flows[number];
         const uint32_t micro = atomic_load(f->done);
         dti_works *works = dti_pipe_flow_works(f, micro);
         if (micro >= need->value || micro >= f->posted || works->ended == works->count)
@@ -356,16 +385,17 @@ static dt_result dti_pipe_message_await(dti_parallel *par, const dti_list *list,
 
 static void dti_pipe_speak(dti_parallel *par, uint32_t device, const dti_action *wait) {
     dti_pipe *pipe = par->pipe;
-    dti_pipe_sums_help(par);
+    if (pipe->plan->number == DTI_PIPE_TRAIN)
+        dti_pipe_sums_help(par);
     const bool units = par->desc.comm && dti_pipe_has_units(par);
-    if (!(pipe->flow_count || units) || !dti_pipe_comm_trylock(pipe))
+    if (!(pipe->plan->flow_count || units) || !dti_pipe_comm_trylock(pipe))
         return;
     dt_result result = pipe->said;
     if (units && !result)
         result = dti_pipe_units_speak(par, wait);
     bool moved = false;
-    for (uint32_t i = 0; i < pipe->flow_count && !result; i++) {
-        dti_pipe_flow *f = &pipe->flows[i];
+    for (uint32_t i = 0; i < pipe->plan->flow_count && !result; i++) {
+        dti_pipe_flow *f = &pipe->plan->flows[i];
         const uint32_t done = atomic_load(f->done);
         result = dti_pipe_flow_look(f);
         moved = moved || atomic_load(f->done) != done;
@@ -386,9 +416,9 @@ static dt_result dti_pipe_wires_end(dti_parallel *par) {
     while (!all && !atomic_load(&pipe->failed)) {
         all = true;
         dti_pipe_speak(par, 0, NULL);
-        for (uint32_t i = 0; i < pipe->flow_count; i++)
+        for (uint32_t i = 0; i < pipe->plan->flow_count; i++)
             all = all &&
-                  atomic_load(pipe->flows[i].done) == dti_pipe_flow_micros(par, &pipe->flows[i]);
+                  atomic_load(pipe->plan->flows[i].done) == dti_pipe_flow_micros(par, &pipe->plan->flows[i]);
         if (!all)
             dti_thread_yield();
     }
@@ -400,7 +430,7 @@ static dt_result dti_pipe_wires_end(dti_parallel *par) {
 static void dti_pipe_unpack(const dti_parallel *par, uint32_t pipeline, uint32_t link,
                             uint32_t micro) {
     const dti_pipe *pipe = par->pipe;
-    const dti_pipe_link *l = &pipe->cut.links[link];
+    const dti_pipe_link *l = &pipe->plan->cut.links[link];
     const dti_pipe_flow *f = dti_pipe_flow_to(pipe, pipeline, l, false);
     const dti_pipe_run *run = dti_pipe_run_of(par, dti_pipe_chunk_of(pipe, pipeline, l->to), micro);
     const dti_binding *in = dti_pipe_binding(run, l, false, false);
@@ -427,7 +457,7 @@ static void dti_pipe_weigh_put(const dti_parallel *par, const dti_pipe_chunk *ch
 /* From who has the values; between ranks all get them. */
 static dt_result dti_pipe_weigh_by(dti_parallel *par, uint32_t link) {
     dti_pipe *pipe = par->pipe;
-    const dti_pipe_link *l = &pipe->cut.links[link];
+    const dti_pipe_link *l = &pipe->plan->cut.links[link];
     const size_t bytes = dti_pipe_weighs_bytes(par, link);
     dti_values_move m;
     dt_result result = dti_values_open(par, &m);
@@ -447,7 +477,7 @@ static dt_result dti_pipe_weigh_by(dti_parallel *par, uint32_t link) {
 static dt_result dti_pipe_weigh_by_all(dti_parallel *par) {
     const dti_pipe *pipe = par->pipe;
     dt_result result = DT_OK;
-    for (uint32_t i = 0; i < pipe->cut.link_count && !par->lost; i++) {
+    for (uint32_t i = 0; i < pipe->plan->cut.link_count && !par->lost; i++) {
         const dt_result one = dti_pipe_weighs(par, i) ? dti_pipe_weigh_by(par, i) : DT_OK;
         result = result ? result : one;
     }
@@ -460,8 +490,8 @@ static void dti_pipe_leave(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     dti_parallel_leave(par);
     dti_pipe_units_leave(pipe);
-    for (uint32_t i = 0; i < pipe->flow_count; i++) {
+    for (uint32_t i = 0; i < pipe->plan->flow_count; i++) {
         for (uint32_t k = 0; k < DTI_PIPE_WINDOW; k++)
-            dti_works_cancel(pipe->flows[i].comm, &pipe->flows[i].works[k]);
+            dti_works_cancel(pipe->plan->flows[i].comm, &pipe->plan->flows[i].works[k]);
     }
 }

@@ -114,7 +114,7 @@ static int64_t dti_units_order_of(const dti_parallel *par, uint32_t group, uint3
                                dti_program_code(r->full.runs[0].program)->units_leave);
     }
     const dti_pipe_chunk *chunk = dti_pipe_alike_chunk(pipe, group, part);
-    return dti_units_order(&pipe->devices[chunk->device].lists[tail],
+    return dti_units_order(&pipe->devices[chunk->device].lists[dti_pipe_shape(pipe, tail)],
                            (uint32_t)(chunk - pipe->chunks), false);
 }
 
