@@ -515,9 +515,11 @@ static bool dti_grid_is(const dti_parallel *par);
 static const char *dti_grid_setting(const dti_parallel *par); /* which says so */
 /* The job as it will be. INVALID */
 static dt_result dti_grid_begin(dti_parallel *par, uint32_t batch_slices);
-/* A replica's runs: each part of a batch slice that has rows is one by itself. */
-static dt_result dti_grid_runs_make(dti_parallel *par, uint32_t replica, uint32_t rows,
-                                    dti_runs *runs);
+/* A step's batch slices by the replicas of the mesh: each part is a run by itself. */
+static dti_partition dti_grid_partition(const dti_parallel *par);
+/* A replica's runs of such a partition, of pieces that have rows. */
+static dt_result dti_grid_runs_make(dti_parallel *par, const dti_partition *grid, uint32_t replica,
+                                    uint32_t rows, dti_runs *runs);
 /* The code of the whole model, by replica 0 and its runs: it checks and counts, and never runs. */
 static dt_result dti_grid_code(dti_parallel *par, const dti_code **out);
 /* Which micro-batch of its batch slice a run is; the last of all commits. */
@@ -525,6 +527,37 @@ static void dti_grid_number(const dti_runs *runs, uint32_t micro, dt_step_desc *
 /* Rows that this process computes with: none where a pipeline's stages get all from others. */
 static void dti_parallel_rows(const dti_parallel *par, uint32_t rows, uint32_t *first,
                               uint32_t *count);
+
+/* ---- pipeline/pipe_forward.c: what a grid computes of a set without a step: losses and metrics, or
+ * a tensor. The set comes in groups of micro-batches. */
+typedef struct dti_forward_desc {
+    uint64_t rows;    /* of the set */
+    uint32_t each;    /* of a micro-batch */
+    dt_tensor output; /* of the first replica's graph; nil: losses and metrics */
+    char *out;        /* [rows][out_bytes], where this rank's rows of output go */
+    size_t out_bytes;
+    bool averaged;
+} dti_forward_desc;
+/* Rows of a group. */
+static uint32_t dti_forward_batch(const dti_parallel *par, const dti_forward_desc *d);
+/* Programs, lists and flows, on all ranks together; those of a former call stay where they fit.
+ * INVALID: ranks with different sets. UNSUPPORTED: a tensor that stages cannot have. MEMORY */
+static dt_result dti_forward_make(dti_parallel *par, const dti_forward_desc *d);
+static void dti_forward_free(dti_parallel *par, const dti_forward_desc *d);
+/* Before the first group: INVALID for an input that is not in the set, or was not written. */
+static dt_result dti_forward_inputs(dti_parallel *par, const dti_forward_desc *d,
+                                    const dt_dataset *data);
+/* Of a group of `rows` rows those that chunks here read. */
+static void dti_forward_rows(const dti_parallel *par, const dti_forward_desc *d, uint32_t rows,
+                             uint32_t *first, uint32_t *count);
+/* One group, on all ranks together. own: what went wrong before it on this rank. terms: sums and
+ * weights of all ranks are added. said: why the first loss that is not finite is so, once. */
+static dt_result dti_forward_run(dti_parallel *par, const dti_forward_desc *d,
+                                 const dti_batch *batch, dt_result own, double *terms,
+                                 char said[1024]);
+/* Sharded averages in the weights' place, and back. */
+static dt_result dti_forward_show(dti_parallel *par);
+static dt_result dti_forward_hide(dti_parallel *par);
 
 /* ---- data/one.c */
 static bool dti_parallel_is_alone(const dti_parallel *par);

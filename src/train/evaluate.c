@@ -183,8 +183,24 @@ static dt_result dti_evaluation_units(dt_trainer *t, dt_result own) {
 
 /* ---- a pass over a set */
 
+/* A grid computes by its own chunks. */
+static dti_forward_desc dti_evaluation_forward(const dt_trainer *t, uint64_t rows, uint32_t each) {
+    const dti_evaluation *v = &t->evaluation;
+    return (dti_forward_desc){.rows = rows,
+                              .each = (uint32_t)DTI_MIN((uint64_t)each, DTI_MAX(rows, 1u)),
+                              .output = v->output,
+                              .out = v->out,
+                              .out_bytes = v->out_bytes,
+                              .averaged = t->desc.averaged};
+}
+
 static void dti_evaluation_share(void *user, uint32_t rows, uint32_t *first, uint32_t *count) {
     const dt_trainer *t = user;
+    if (dti_pipe_of(&t->par)) {
+        const dti_forward_desc d = dti_evaluation_forward(t, 0, 1);
+        dti_forward_rows(&t->par, &d, rows, first, count);
+        return;
+    }
     uint32_t last, n = dti_evaluation_rows(t, t->par.job.local - 1, rows, &last);
     dti_evaluation_rows(t, 0, rows, first);
     *count = last + n - *first;
@@ -193,14 +209,17 @@ static void dti_evaluation_share(void *user, uint32_t rows, uint32_t *first, uin
 /* threaded: for reading it. */
 static dt_result dti_evaluation_open(dt_trainer *t, const dt_dataset *data, uint32_t batch,
                                      bool threaded, dti_loader **out) {
-    const dti_loader_desc d = {.data = data,
-                               .seed = t->desc.seed,
-                               .batch = batch,
-                               .threaded = threaded,
-                               .share = dti_evaluation_share,
-                               .user = t,
-                               .share_max = batch};
+    dti_loader_desc d = {.data = data,
+                         .seed = t->desc.seed,
+                         .batch = batch,
+                         .threaded = threaded,
+                         .share = dti_evaluation_share,
+                         .user = t,
+                         .share_max = batch};
     dt_result result = DT_OK;
+    uint32_t first;
+    if (dti_pipe_of(&t->par))
+        dti_evaluation_share(t, batch, &first, &d.share_max);
     if (data->stream)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "the set is a stream (dt_dataset.stream), which is only to train on; give "
@@ -254,6 +273,59 @@ static dt_result dti_evaluation_loop(dt_trainer *t, const dt_dataset *data, uint
     return result;
 }
 
+/* ---- in a grid */
+
+/* What a rank can find wrong by itself. */
+static dt_result dti_evaluation_grid_open(dt_trainer *t, const dt_dataset *data,
+                                          const dti_forward_desc *d, dti_loader **out) {
+    dti_evaluation *v = &t->evaluation;
+    v->terms = v->terms ? v->terms : dti_alloc_array(t->base, DTI_TERMS_WIDTH, sizeof *v->terms);
+    DTI_HAVE(v->terms);
+    memset(v->terms, 0, DTI_TERMS_WIDTH * sizeof *v->terms);
+    DTI_TRY(dti_shared_put(t));
+    DTI_TRY(dti_forward_inputs(&t->par, d, data));
+    DTI_TRY(dti_evaluation_open(t, data, dti_forward_batch(&t->par, d), true, out));
+    return dti_loader_seek(*out, 0, 0, 0);
+}
+
+static dt_result dti_evaluation_grid_loop(dt_trainer *t, const dti_forward_desc *d,
+                                          dti_loader *loader, dt_train_report *r) {
+    dti_evaluation *v = &t->evaluation;
+    const uint64_t groups = dti_loader_epoch_batches(loader);
+    dt_result result = DT_OK;
+    for (uint64_t i = 0; i < groups && !result; i++) {
+        const dt_result own = dti_loader_next(loader, &v->now);
+        result = dti_forward_run(&t->par, d, v->now, own, v->terms, v->said);
+        r->samples += result ? 0 : v->now->rows;
+    }
+    return result;
+}
+
+/* All ranks have all sums: the first one's count. */
+static dt_result dti_evaluation_grid(dt_trainer *t, const dt_dataset *data, uint32_t each,
+                                     dt_train_report *r) {
+    dti_evaluation *v = &t->evaluation;
+    const dti_forward_desc d = dti_evaluation_forward(t, data->rows, each);
+    dti_loader *loader = NULL;
+    v->said[0] = 0;
+    if (t->loader)
+        dti_loader_rest(t->loader);
+    dt_result result = dti_shared_written(t);
+    result = dti_agree_result(&t->par, result ? result : dti_trainer_look(t));
+    if (!result)
+        result = dti_forward_make(&t->par, &d);
+    if (!result)
+        result = dti_agree_result(&t->par, dti_evaluation_grid_open(t, data, &d, &loader));
+    if (!result)
+        result = dti_evaluation_grid_loop(t, &d, loader, r);
+    dti_loader_destroy(loader);
+    if (v->terms && t->par.mesh.rank)
+        memset(v->terms, 0, DTI_TERMS_WIDTH * sizeof *v->terms);
+    return result;
+}
+
+/* ---- on all */
+
 /* With the weights in place that are wanted; the result is that of all ranks. */
 static dt_result dti_evaluation_weights(dt_trainer *t, const dt_dataset *data, uint32_t batch,
                                         dt_train_report *r) {
@@ -272,7 +344,7 @@ static dt_result dti_evaluation_weights(dt_trainer *t, const dt_dataset *data, u
 
 /* The samples of a batch of all replicas, where `batch` is each one's. */
 static uint32_t dti_evaluation_batch(const dt_trainer *t, int batch) {
-    const uint64_t replicas = t->par.job.replicas;
+    const uint64_t replicas = dti_pipe_of(&t->par) ? t->par.mesh.data : t->par.job.replicas;
     const uint64_t each = batch ? (uint64_t)batch : (t->par.desc.batch + replicas - 1) / replicas;
     return (uint32_t)DTI_MIN(each * replicas, (uint64_t)INT32_MAX);
 }
@@ -291,13 +363,13 @@ static dt_result dti_evaluation_all(dt_trainer *t, const dt_dataset *data, int b
     DTI_TRY(dti_check_forked(t->base));
     DTI_TRY(dti_trainer_whole(t, "be evaluated"));
     dti_trainer_drain(t);
+    const uint32_t all = dti_evaluation_batch(t, batch);
     if (dti_units_are(&t->par))
         DTI_TRY(dti_units_lost(&t->par));
-    else
-        DTI_TRY(dti_full_gather(&t->par));
     if (t->par.lost && t->par.desc.comm)
         return dti_trainer_lost(t);
-    return dti_evaluation_weights(t, data, dti_evaluation_batch(t, batch), r);
+    return dti_pipe_of(&t->par) ? dti_evaluation_grid(t, data, all / t->par.mesh.data, r)
+                                : dti_evaluation_weights(t, data, all, r);
 }
 
 /* All ranks see it in the sums; the lowest one that knows why is quoted. */
@@ -345,10 +417,10 @@ static dt_result dti_predict_check(const dt_trainer *t, const dt_dataset *data, 
     if (dti_is_nil(y) || !dti_node_of(y)->samples || dti_node_of(y)->term)
         return dti_fail(t->base, DT_ERROR_INVALID, "predict: %s has no value of each sample",
                         dti_is_nil(y) ? "a nil tensor" : dti_tensor_print(y).text);
-    if (y.id >= t->nodes && t->par.job.replicas > 1)
+    if (y.id >= t->nodes && (t->par.job.replicas > 1 || dti_pipe_of(&t->par)))
         return dti_fail(
             t->base, DT_ERROR_INVALID,
-            "predict: %s was made after the trainer, so other replicas lack it; make it before",
+            "predict: %s was made after the trainer, so other devices lack it; make it before",
             dti_tensor_print(y).text);
     const uint64_t each =
         dti_bytes(dti_tensor_dtype(y), (uint64_t)dti_shape_elements(dti_tensor_shape(y)));
@@ -388,6 +460,8 @@ DTI_PUBLIC(dt_trainer_predict,
     if (t->par.desc.comm)
         memset(out, 0, bytes);
     dt_result result = dti_evaluation_all(t, data, batch, "predict", &report);
+    if (dti_pipe_of(&t->par))
+        dti_forward_free(&t->par, &(dti_forward_desc){.output = output});
     dti_evaluation_free(t);
     t->evaluation = kept;
     return result ? result : dti_predict_gather(t, out, bytes);

@@ -49,6 +49,23 @@ static dt_result dti_batch_write(const dti_batch *batch, uint32_t row, uint32_t 
     return DT_OK;
 }
 
+/* The labels among them, as dti_batch_write checks what it writes. */
+static dt_result dti_batch_look(const dti_batch *batch, uint32_t row, const dti_code *code,
+                                const uint32_t *stands) {
+    const uint32_t at = row - batch->first;
+    for (int c = 0; c < batch->column_count; c++) {
+        const dti_loader_column *column = &batch->columns[c];
+        const uint32_t node = stands ? stands[column->input.id] : column->input.id;
+        const dti_binding *binding = dti_code_binding(code, node, false, false);
+        const char *data = batch->values[c];
+        if (binding && binding->check_count)
+            DTI_TRY(dti_labels_check(
+                code, binding, (const int32_t *)(const void *)(data + at * dti_column_bytes(column)),
+                batch->sources + at));
+    }
+    return DT_OK;
+}
+
 static dt_result dti_micro_write(const dti_parallel *par, const dti_micro_run *run) {
     return dti_batch_write(par->now->batch, run->row, run->rows, run->program, NULL, true, false);
 }

@@ -19,12 +19,16 @@ static dt_result dti_grid_begin(dti_parallel *par, uint32_t batch_slices) {
     return dti_batch_slices_fit(par, batch_slices);
 }
 
-static dt_result dti_grid_runs_make(dti_parallel *par, uint32_t replica, uint32_t rows,
-                                    dti_runs *runs) {
+static dti_partition dti_grid_partition(const dti_parallel *par) {
     dti_partition grid = par->job;
     grid.replicas = par->mesh.data;
     grid.apart = true;
-    dt_result result = dti_runs_make(par->base, &grid, replica, rows, runs);
+    return grid;
+}
+
+static dt_result dti_grid_runs_make(dti_parallel *par, const dti_partition *grid, uint32_t replica,
+                                    uint32_t rows, dti_runs *runs) {
+    dt_result result = dti_runs_make(par->base, grid, replica, rows, runs);
     for (uint32_t i = 0; i < runs->count && !result; i++) {
         dti_micro_run *run = &runs->runs[i];
         for (; !run->pieces[0].rows; run->pieces++)

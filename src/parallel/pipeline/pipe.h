@@ -34,6 +34,7 @@
  *   pipe_sum.c                         sums of gradients, chunk by chunk
  *   pipe_share.c                       ZeRO-1 of chunks
  *   pipe_units.c                       ZeRO-2 and 3 of chunks
+ *   pipe_forward.c                     evaluation and prediction: forward parts by themselves
  *   pipe_attribute.c                   names what was not finite
  *   device_grid.c                      replicas' runs, and the whole model's code */
 
@@ -114,6 +115,18 @@ typedef struct dti_pipe_flow {
     bool shares_comm;                 /* which is another flow's */
 } dti_pipe_flow;
 
+/* Of a plan without steps. */
+typedef struct dti_pipe_forward {
+    dti_forward_desc desc;
+    dti_partition grids[2]; /* of full groups, and of short ones: a micro-batch is a batch slice */
+    uint32_t micro_slots;   /* of a chunk's programs */
+    uint32_t node;          /* of what is cut, that is read; 0: none */
+    uint16_t home;          /* who has it */
+    bool reads;             /* a chunk here reads a column of the set */
+    double *leaves;         /* [micro-batches of a group][DTI_TERMS_WIDTH] */
+    dti_step step;          /* the group under way */
+} dti_pipe_forward;
+
 /* What a plan has of its own. Chunks, devices and pipelines have its programs, lists and runs. */
 typedef struct dti_pipe_plan {
     uint32_t number;
@@ -123,6 +136,7 @@ typedef struct dti_pipe_plan {
     uint32_t flow_count;
     _Atomic uint32_t *counters;
     uint32_t counter_count, flow_counters; /* the first of the flows': the last ones */
+    dti_pipe_forward *forward;             /* NULL: it makes steps */
 } dti_pipe_plan;
 
 typedef struct dti_pipe {
@@ -313,8 +327,10 @@ static bool dti_pipe_has_units(const dti_parallel *par);
 /* Before programs are made: what the layout says, and the stage's buckets. MEMORY */
 static dt_result dti_pipe_units_own(const dti_parallel *par, const dti_pipe_chunk *chunk);
 /* The most micro-batches of a replica where all have its lists, else it stays. MEMORY */
-static dt_result dti_pipe_units_micros(const dti_parallel *par, uint32_t rows, uint32_t *most);
+static dt_result dti_pipe_units_micros(const dti_parallel *par, const dti_partition *grid,
+                                       uint32_t rows, uint32_t *most);
 static dt_result dti_pipe_units_make(dti_parallel *par); /* on all ranks together */
+static void dti_pipe_units_moved(const dti_parallel *par);
 static uint32_t dti_pipe_units_pending(const dti_parallel *par);
 static dt_result dti_pipe_units_agree(dti_parallel *par); /* on all ranks together: on lists */
 static void dti_pipe_units_free(dti_parallel *par);
@@ -332,6 +348,16 @@ static dt_result dti_pipe_units_gather(dti_parallel *par, dti_pipe_chunk *chunk,
                                        const dti_action *a);
 /* The chunk's parameters were written: what others read of them. */
 static dt_result dti_pipe_units_written(const dti_parallel *par, const dti_pipe_chunk *chunk);
+
+/* ---- pipe_forward.c */
+/* A chunk's program of forward parts; *out NULL: it has nothing to compute. */
+static dt_result dti_forward_program(dti_parallel *par, dti_pipe_chunk *chunk,
+                                     const dti_batch_slices *batch_slices, uint32_t micro_slots,
+                                     dt_program **out);
+static void dti_forward_close(dti_parallel *par, uint32_t plan);
+/* The actions OPEN and CLOSE of a forward part by itself. */
+static dt_result dti_forward_open(dti_parallel *par, dti_pipe_chunk *chunk, const dti_action *a);
+static dt_result dti_forward_done(dti_parallel *par, dti_pipe_chunk *chunk, const dti_action *a);
 
 /* ---- pipe_attribute.c */
 /* The first part that gave something not finite, else an update or a running statistic, on all

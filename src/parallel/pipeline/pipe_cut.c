@@ -120,7 +120,7 @@ static dt_result dti_pipe_link_add(dti_base *base, dti_pipe_cut *cut, size_t *ca
                                                   .from = cut->home[node],
                                                   .to = to,
                                                   .back = dti_pipe_back(cut, node),
-                                                  .gradient = cut->givers[node] >= cut->starts[to]};
+                                                  .gradient = cut->givers && cut->givers[node] >= cut->starts[to]};
     cut->link_count++;
     return DT_OK;
 }
@@ -154,14 +154,28 @@ static uint32_t dti_pipe_outputs(const dti_pipe_cut *cut, uint32_t chunk, uint32
     return count;
 }
 
-static dt_result dti_pipe_cut_check(dti_base *base, const dti_pipe_cut *cut, const dt_graph *g,
-                                    const char *params) {
+/* output: a tensor that its chunk gives as well; 0: none. */
+static dt_result dti_pipe_cut_check(dti_base *base, const dti_pipe_cut *cut, uint32_t output) {
     for (uint32_t c = 0; c < cut->chunks; c++) {
-        uint32_t in = 0, back = 0, trained = 0;
+        uint32_t in = 0, back = 0, out = dti_pipe_outputs(cut, c, NULL);
         for (uint32_t i = 0; i < cut->link_count; i++) {
             in += cut->links[i].to == c;
-            back += cut->links[i].back == c;
+            back += cut->links[i].gradient && cut->links[i].back == c;
         }
+        out = DTI_MAX(back, out + (output && cut->home[output] == c));
+        if (in > DT_MAX_OUTPUTS || out > DT_MAX_OUTPUTS)
+            return dti_fail(base, DT_ERROR_UNSUPPORTED,
+                            "stage %u of the pipeline receives %u tensors and sends %u; at most %d "
+                            "each: cut where fewer cross",
+                            c, in, out, DT_MAX_OUTPUTS);
+    }
+    return DT_OK;
+}
+
+static dt_result dti_pipe_cut_trains(dti_base *base, const dti_pipe_cut *cut, const dt_graph *g,
+                                     const char *params) {
+    for (uint32_t c = 0; c < cut->chunks; c++) {
+        uint32_t trained = 0;
         for (uint32_t i = 0; i < g->param_count; i++)
             trained += cut->home[g->params[i]] == c &&
                        dti_param_is_trained(&g->nodes[g->params[i]], params);
@@ -170,11 +184,6 @@ static dt_result dti_pipe_cut_check(dti_base *base, const dti_pipe_cut *cut, con
                             "stage %u of the pipeline has no parameter to train; use fewer stages, "
                             "or other cuts (dt_stage)",
                             c);
-        if (in > DT_MAX_OUTPUTS || DTI_MAX(back, dti_pipe_outputs(cut, c, NULL)) > DT_MAX_OUTPUTS)
-            return dti_fail(base, DT_ERROR_UNSUPPORTED,
-                            "stage %u of the pipeline receives %u tensors and sends %u; at most %d "
-                            "each: cut where fewer cross",
-                            c, in, DTI_MAX(back, dti_pipe_outputs(cut, c, NULL)), DT_MAX_OUTPUTS);
     }
     return DT_OK;
 }
@@ -227,7 +236,8 @@ static dt_result dti_pipe_cut_link(dti_base *base, const dt_graph *g, const dt_p
     const dt_result result = dti_pipe_links(base, cut, g);
     dti_free(base, cut->givers);
     cut->givers = NULL;
-    return result ? result : dti_pipe_cut_check(base, cut, g, desc->params);
+    DTI_TRY(result ? result : dti_pipe_cut_trains(base, cut, g, desc->params));
+    return dti_pipe_cut_check(base, cut, 0);
 }
 
 static dt_result dti_pipe_cut_make(dti_base *base, const dt_graph *g, const dt_program_desc *desc,
@@ -247,6 +257,71 @@ static dt_result dti_pipe_cut_like(dti_base *base, const dt_graph *g, const dt_p
     memcpy(cut->work, like->work, sizeof cut->work);
     DTI_TRY(dti_pipe_gradients(cut, g, desc, 1, NULL));
     return dti_pipe_cut_link(base, g, desc, cut);
+}
+
+/* ---- a cut of forward parts by themselves */
+
+/* Where a node is: with what steps have, else with the last of its inputs. */
+static dt_result dti_pipe_forward_home(dti_base *base, const dt_graph *g, const dti_pipe_cut *steps,
+                                       uint32_t id, dti_pipe_cut *cut) {
+    const dti_node *n = &g->nodes[id];
+    cut->home[id] = steps->home[id];
+    if (steps->home[id] != DTI_PIPE_NOWHERE)
+        return DT_OK;
+    if (n->op == DTI_OP_PARAM)
+        return dti_fail(base, DT_ERROR_UNSUPPORTED,
+                        "the tensor depends on parameter '%s', which no loss and no metric reads, "
+                        "so no stage has it; give a metric that reads it",
+                        n->label);
+    cut->home[id] = 0;
+    for (uint32_t k = 0; k < n->count; k++) {
+        const uint16_t home = cut->home[dti_input_id(g, n, k)];
+        if (home != DTI_PIPE_NOWHERE)
+            cut->home[id] = DTI_MAX(cut->home[id], home);
+    }
+    return DT_OK;
+}
+
+static dt_result dti_pipe_forward_links(dti_base *base, const dt_graph *g, dti_pipe_cut *cut) {
+    size_t capacity = 0;
+    for (uint32_t to = 0; to < cut->chunks; to++) {
+        for (uint32_t id = 1; id < cut->nodes; id++) {
+            const dti_node *n = &g->nodes[id];
+            for (uint32_t k = 0; k < n->count && cut->home[id] == to; k++) {
+                const uint32_t in = dti_input_id(g, n, k);
+                if (cut->home[in] != DTI_PIPE_NOWHERE && cut->home[in] != to)
+                    DTI_TRY(dti_pipe_link_add(base, cut, &capacity, in, (uint16_t)to));
+            }
+        }
+    }
+    return DT_OK;
+}
+
+static dt_result dti_pipe_cut_forward(dti_base *base, const dt_graph *g, const dti_pipe_cut *steps,
+                                      const dt_program_desc *desc, uint32_t output,
+                                      dti_pipe_cut *cut) {
+    *cut = (dti_pipe_cut){.chunks = steps->chunks, .nodes = steps->nodes};
+    cut->home = dti_alloc_array(base, g->count, sizeof *cut->home);
+    cut->needed = dti_alloc_array(base, g->count, 1);
+    cut->low = dti_alloc_array(base, g->count, 1);
+    if (!cut->home || !cut->needed || !cut->low)
+        return DT_ERROR_MEMORY;
+    memcpy(cut->starts, steps->starts, sizeof cut->starts);
+    memcpy(cut->low, steps->low, steps->nodes);
+    for (int i = 0; i < DT_MAX_TERMS && !output; i++)
+        cut->needed[desc->losses[i].term.id] = cut->needed[desc->metrics[i].id] = 1;
+    cut->needed[output] = 1;
+    cut->needed[0] = 0;
+    dti_need_inputs(g, NULL, cut->needed);
+    for (uint32_t id = 0; id < cut->nodes; id++) {
+        cut->home[id] = DTI_PIPE_NOWHERE;
+        if (cut->needed[id] && !steps->anywhere[id])
+            DTI_TRY(dti_pipe_forward_home(base, g, steps, id, cut));
+    }
+    DTI_TRY(dti_pipe_forward_links(base, g, cut));
+    if (output && cut->home[output] == DTI_PIPE_NOWHERE)
+        cut->home[output] = 0; /* each could compute it */
+    return dti_pipe_cut_check(base, cut, output);
 }
 
 static void dti_pipe_cut_free(dti_base *base, dti_pipe_cut *cut) {

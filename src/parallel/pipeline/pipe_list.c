@@ -152,13 +152,13 @@ static void dti_pipe_put_gathers(dti_pipe_list_of *of, dti_list *list, const dti
     const dti_pipe *pipe = of->par->pipe;
     const dt_program *p = dti_pipe_units_program(pipe, chunk, of->shape, a->micro);
     const dti_action action = dti_pipe_action_of(pipe, of, chunk, a->micro);
-    dti_list_units *units = dti_pipe_list_units(pipe, action.part, dti_program_code(p));
+    dti_list_units *units = p ? dti_pipe_list_units(pipe, action.part, dti_program_code(p)) : NULL;
     const dti_list_micro micro = {.idle = true, .units = units};
+    if (!units || !units->ranks)
+        return;
     const uint32_t parts[] = {0, dti_program_forward(p), dti_program_leaving(p),
                               dti_program_segments(p)},
                    first = list->count;
-    if (!units->ranks)
-        return;
     dti_list_segments(list, action, &micro, parts[a->kind], parts[a->kind + 1]);
     for (uint32_t i = first; i < list->count && list->actions; i++)
         list->actions[i].kind = DTI_ACTION_GATHER;
@@ -188,7 +188,7 @@ static void dti_pipe_put_part(dti_pipe_list_of *of, dti_list *list, const dti_pi
     dti_pipe_put_segments(of, list, action, parts[a->kind], parts[a->kind + 1]);
     if (backward && pipe->plan->cut.link_count)
         dti_pipe_list_put(list, action, DTI_ACTION_SEND);
-    if (backward)
+    if (backward || pipe->plan->forward)
         dti_pipe_list_put(list, action, DTI_ACTION_CLOSE);
     if (a->kind == (split ? DTI_PIPE_WEIGHT : DTI_PIPE_BACKWARD))
         dti_pipe_list_put(list, action, DTI_ACTION_SUM);
@@ -218,14 +218,14 @@ static void dti_pipe_list_write(void *arg, dti_list *list) {
     const uint32_t micros = pipeline->runs[of->shape].count;
     of->met = 0;
     dti_pipe_list_units_open(of);
-    if (!micros)
+    if (!micros && !pipe->plan->forward)
         dti_pipe_put_none(of, list);
     for (uint32_t i = 0; i < s->each; i++) {
         const dti_pipe_action a = dti_pipe_list(s, device->place)[i];
         const dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, device->pipeline, a.chunk);
         if (a.micro >= micros)
             dti_pipe_put_gathers(of, list, chunk, &a);
-        else
+        else if (chunk->runs[of->shape][a.micro].program) /* it has something to compute */
             dti_pipe_put_part(of, list, chunk, &a);
     }
 }

@@ -160,7 +160,7 @@ static uint32_t dti_pipe_alike(const dti_runs *runs, uint32_t i, uint32_t *first
 
 static dt_result dti_pipe_program(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t rows,
                                   uint32_t micro_slots, dt_program **out) {
-    const bool parts = par->desc.parts > 1;
+    const bool parts = !par->pipe->plan->forward && par->desc.parts > 1;
     const dti_piece piece = {.rows = rows, .begins = !parts, .ends = !parts};
     const dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
     const dti_batch_slices batch_slices = {.pieces = &piece,
@@ -170,6 +170,8 @@ static dt_result dti_pipe_program(dti_parallel *par, dti_pipe_chunk *chunk, uint
                                            .buckets = stage->buckets,
                                            .bucket_count = stage->bucket_count};
     dti_staged staged;
+    if (par->pipe->plan->forward)
+        return dti_forward_program(par, chunk, &batch_slices, micro_slots, out);
     chunk->store->layout.parts = par->desc.parts;
     dt_program_desc d = dti_pipe_desc(par, chunk, &staged);
     char label[32];
@@ -207,13 +209,18 @@ static dt_result dti_pipe_programs(dti_parallel *par, dti_pipe_chunk *chunk, uin
     const dti_pipe_schedule *s = &pipeline->schedules[shape];
     dti_pipe_run *all = dti_alloc_array(par->base, runs->count + 1u, sizeof *all);
     dt_result result = all ? DT_OK : DT_ERROR_MEMORY;
+    const dti_pipe_forward *forward = par->pipe->plan->forward;
     chunk->runs[shape] = all;
+    if (!runs->count && !result)
+        return dti_pipe_program(par, chunk, DTI_MIN(forward->desc.each, runs->rows), 1,
+                                &all[0].program);
     for (uint32_t i = 0; i < runs->count && !result; i++) {
         uint32_t first;
         const uint32_t number = dti_pipe_alike(runs, i, &first), rows = runs->runs[i].rows;
         const dti_pipe_rows_of of = {runs, chunk->index, rows};
         const uint32_t micro_slots =
-            dti_pipe_most_alive(s, chunk->index % s->devices, dti_pipe_lives_with_rows, &of);
+            forward ? forward->micro_slots
+                    : dti_pipe_most_alive(s, chunk->index % s->devices, dti_pipe_lives_with_rows, &of);
         if (first == i)
             result = dti_pipe_program(par, chunk, rows, micro_slots, &all[i].program);
         all[i].program = all[first].program;
@@ -223,20 +230,23 @@ static dt_result dti_pipe_programs(dti_parallel *par, dti_pipe_chunk *chunk, uin
     return result;
 }
 
-static dt_result dti_pipeline_schedule(dti_parallel *par, dti_pipeline *pipeline, uint32_t k) {
+static dt_result dti_pipeline_schedule(dti_parallel *par, dti_pipeline *pipeline, uint32_t shape) {
     const dti_pipe *pipe = par->pipe;
-    const dti_runs *runs = &pipeline->runs[k];
+    const dti_runs *runs = &pipeline->runs[shape];
+    const dti_pipe_forward *forward = pipe->plan->forward;
+    const dti_partition grid = forward ? forward->grids[shape % 2] : dti_grid_partition(par);
     uint32_t micros = runs->count;
-    DTI_TRY(dti_pipe_units_micros(par, runs->rows, &micros));
+    DTI_TRY(dti_pipe_units_micros(par, &grid, runs->rows, &micros));
     if (!micros)
         return DT_OK;
     uint8_t *begins = dti_alloc(par->base, micros);
     for (uint32_t i = 1; begins && i < runs->count; i++)
         begins[i] = runs->runs[i].pieces[0].leaf != runs->runs[i - 1].pieces[0].leaf;
     const dt_result result =
-        begins ? dti_pipe_schedule_make(par->base, par->desc.parallel.schedule, pipe->mesh->stages,
-                                        pipe->chunk_count / pipe->mesh->stages, micros, begins,
-                                        &pipeline->schedules[k])
+        begins ? dti_pipe_schedule_make(
+                     par->base, forward ? DTI_PIPELINE_FORWARD : par->desc.parallel.schedule,
+                     pipe->mesh->stages, pipe->chunk_count / pipe->mesh->stages, micros, begins,
+                     &pipeline->schedules[shape])
                : DT_ERROR_MEMORY;
     dti_free(par->base, begins);
     return result;
@@ -245,12 +255,16 @@ static dt_result dti_pipeline_schedule(dti_parallel *par, dti_pipeline *pipeline
 static dt_result dti_pipeline_fill(dti_parallel *par, uint32_t i) {
     dti_pipe *pipe = par->pipe;
     dti_pipeline *pipeline = &pipe->pipelines[i];
-    for (uint32_t k = 0; k < 2; k++) {
-        if (pipeline->runs[k].rows)
-            DTI_TRY(dti_pipeline_schedule(par, pipeline, k));
-        for (uint32_t c = 0; c < pipe->chunk_count && pipeline->runs[k].count; c++) {
+    for (uint32_t tail = 0; tail < 2; tail++) {
+        const uint32_t shape = dti_pipe_shape(pipe, tail);
+        const dti_runs *runs = &pipeline->runs[shape];
+        if (runs->rows)
+            DTI_TRY(dti_pipeline_schedule(par, pipeline, shape));
+        /* one that gathers alike, of a replica without rows */
+        const bool idle = runs->rows && pipe->plan->forward && dti_pipe_has_units(par);
+        for (uint32_t c = 0; c < pipe->chunk_count && (runs->count || idle); c++) {
             dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, i, c);
-            DTI_TRY(chunk->store ? dti_pipe_programs(par, chunk, k) : DT_OK);
+            DTI_TRY(chunk->store ? dti_pipe_programs(par, chunk, shape) : DT_OK);
         }
     }
     return DT_OK;
@@ -337,17 +351,26 @@ static dt_result dti_pipe_cut_model(dti_parallel *par) {
     return result;
 }
 
+/* Of all pipelines here. */
+static dt_result dti_pipe_runs_make(dti_parallel *par, const dti_partition *grid, uint32_t rows,
+                                    uint32_t shape) {
+    const dti_pipe *pipe = par->pipe;
+    for (uint32_t i = 0; i < pipe->pipeline_count; i++)
+        DTI_TRY(dti_grid_runs_make(par, grid, pipe->pipelines[i].replica, rows,
+                                   &pipe->pipelines[i].runs[shape]));
+    return DT_OK;
+}
+
 static dt_result dti_pipe_runs(dti_parallel *par) {
     const dti_pipe *pipe = par->pipe;
     dti_replica *r = &par->replicas[0];
     par->elements = r->store->layout.elements;
-    for (int tail = 0; tail < (par->desc.tail ? 2 : 1); tail++) {
+    const dti_partition grid = dti_grid_partition(par);
+    for (uint32_t tail = 0; tail < (par->desc.tail ? 2u : 1u); tail++) {
         const uint32_t rows = tail ? par->desc.tail : par->desc.batch;
         dti_runs *host = tail ? &r->tail : &r->full;
-        DTI_TRY(dti_grid_runs_make(par, pipe->pipelines[0].replica, rows, host));
-        for (uint32_t i = 0; i < pipe->pipeline_count; i++)
-            DTI_TRY(dti_grid_runs_make(par, pipe->pipelines[i].replica, rows,
-                                       &pipe->pipelines[i].runs[tail]));
+        DTI_TRY(dti_grid_runs_make(par, &grid, pipe->pipelines[0].replica, rows, host));
+        DTI_TRY(dti_pipe_runs_make(par, &grid, rows, tail));
     }
     return DT_OK;
 }
@@ -376,10 +399,24 @@ static dt_result dti_pipe_tp_make(dti_parallel *par, uint32_t d) {
         for (uint32_t i = 0; i < 2; i++) {
             const uint32_t shape = dti_pipe_shape(pipe, i);
             for (uint32_t m = 0; m < pipeline->runs[shape].count; m++)
-                most = dti_tp_most(chunk->runs[shape][m].program, most);
+                most = chunk->runs[shape][m].program
+                           ? dti_tp_most(chunk->runs[shape][m].program, most)
+                           : most;
         }
     }
     return dti_tp_place_make(par, device->tp, most);
+}
+
+/* For the sync points of the plan in use. */
+static dt_result dti_pipe_tp_rooms(dti_parallel *par) {
+    const dti_pipe *pipe = par->pipe;
+    dt_result result = DT_OK;
+    for (uint32_t d = 0; d < pipe->device_count && !result; d++) {
+        const dti_tp_place *place = pipe->devices[d].tp;
+        if (place->count < place->size)
+            result = dti_pipe_tp_make(par, d);
+    }
+    return result;
 }
 
 /* On all ranks together. */
@@ -388,14 +425,9 @@ static dt_result dti_pipe_tp_groups_make(dti_parallel *par) {
     const dti_mesh *mesh = pipe->mesh;
     if (!par->desc.comm)
         return DT_OK;
-    dt_result own = DT_OK, result = DT_OK;
-    for (uint32_t d = 0; d < pipe->device_count && !own; d++) {
-        const dti_tp_place *place = pipe->devices[d].tp;
-        if (place->count < place->size && !place->said)
-            own = dti_pipe_tp_make(par, d);
-    }
+    dt_result result = DT_OK;
     DTI_TRY(dti_tp_same(par, dti_pipe_first(pipe)->store->device));
-    DTI_TRY(dti_agree_result(par, own));
+    DTI_TRY(dti_agree_result(par, dti_pipe_tp_rooms(par)));
     const uint32_t begin = dti_mesh_rows(mesh, mesh->rank, mesh->tensor).first;
     for (uint32_t q = 0; q < mesh->data * mesh->stages && !result; q++) {
         const uint32_t at = q - begin; /* beyond: not here */
@@ -481,13 +513,13 @@ static void dti_pipe_stage_close(dti_parallel *par, dti_pipe_stage *stage) {
 
 static void dti_pipe_chunk_close(dti_parallel *par, dti_pipe_chunk *chunk) {
     dti_store_free(chunk->store); /* and its programs */
-    DTI_FREE(par->base, chunk->mirror, chunk->runs[0], chunk->runs[1]);
+    DTI_FREE(par->base, chunk->mirror, chunk->runs[0], chunk->runs[1]); /* forward plans are gone */
 }
 
 static void dti_pipeline_close(dti_parallel *par, dti_pipeline *pipeline) {
-    for (int k = 0; k < 2; k++) {
-        dti_pipe_schedule_free(par->base, &pipeline->schedules[k]);
-        dti_runs_free(par->base, &pipeline->runs[k]);
+    for (uint32_t shape = 0; shape < DTI_PIPE_SHAPES; shape++) {
+        dti_pipe_schedule_free(par->base, &pipeline->schedules[shape]);
+        dti_runs_free(par->base, &pipeline->runs[shape]);
     }
 }
 
@@ -525,6 +557,8 @@ static void dti_pipe_destroy(dti_parallel *par) {
     if (!pipe)
         return;
     dti_device_team_destroy(pipe->device_team);
+    dti_forward_close(par, DTI_PIPE_PREDICT);
+    dti_forward_close(par, DTI_PIPE_EVALUATE);
     dti_pipe_lists_free(par);
     dti_pipe_sums_free(par);
     dti_pipe_units_free(par);

@@ -7,6 +7,8 @@
  *   interleaved   1F1B over v chunks a device: (p - 1) / (v m), for v times the messages
  *   zero bubble   ZB-H1 (Qi et al., 2024): gradients of parameters wait for time that is idle:
  *                 (p - 1) / (3 m)
+ *   forward       forward parts alone, for an evaluation: (p - 1) / m, in the order of fill-drain
+ *                 or of interleaved
  *
  * Backward parts of a chunk come in ascending order of micro-batches, so that sums have the order
  * of one device that computes them one after the other. Where the devices do not divide the
@@ -85,7 +87,7 @@ static uint32_t dti_pipe_warm(const dti_pipe_schedule *s, dt_pipeline_schedule k
                               uint32_t device) {
     const uint32_t v = s->chunks / s->devices, behind = s->devices - 1 - device;
     const uint32_t all = (s->micros + dti_pipe_extra(s)) * v;
-    if (kind == DT_PIPELINE_FILL_DRAIN)
+    if (kind == DT_PIPELINE_FILL_DRAIN || s->forward)
         return all;
     return DTI_MIN(all, v == 1 ? behind + 1 : 2 * behind + (v - 1) * s->devices + 1);
 }
@@ -102,7 +104,7 @@ static void dti_pipe_list_of_kind(dti_pipe_schedule *s, uint32_t device, uint32_
     dti_pipe_action *to = s->actions + (size_t)device * s->each;
     for (uint32_t i = 0; i < warm; i++)
         dti_pipe_list_part(s, device, DTI_PIPE_FORWARD, i, &to);
-    for (uint32_t i = 0; i < all; i++) {
+    for (uint32_t i = 0; i < all && !s->forward; i++) {
         while (s->split && begins && begins[i] && weights < i)
             dti_pipe_list_part(s, device, DTI_PIPE_WEIGHT, weights++, &to);
         dti_pipe_list_part(s, device, DTI_PIPE_BACKWARD, i, &to);
@@ -111,7 +113,7 @@ static void dti_pipe_list_of_kind(dti_pipe_schedule *s, uint32_t device, uint32_
         if (warm + i < all)
             dti_pipe_list_part(s, device, DTI_PIPE_FORWARD, warm + i, &to);
     }
-    while (weights < all)
+    while (weights < all && s->split)
         dti_pipe_list_part(s, device, DTI_PIPE_WEIGHT, weights++, &to);
 }
 
@@ -137,7 +139,7 @@ static bool dti_pipe_worked_off(dti_pipe_play *p) {
 
 static void dti_pipe_bubble(const dti_pipe_play *p) {
     dti_pipe_schedule *s = p->s;
-    const uint64_t work = 3ull * s->micros * (s->chunks / s->devices);
+    const uint64_t work = (s->forward ? 1ull : 3ull) * s->micros * (s->chunks / s->devices);
     uint64_t end = 0;
     for (uint32_t d = 0; d < s->devices; d++)
         end = DTI_MAX(end, p->free[d]);
@@ -194,12 +196,13 @@ static dt_result dti_pipe_schedule_fill(dti_base *base, dt_pipeline_schedule kin
 static dt_result dti_pipe_schedule_make(dti_base *base, dt_pipeline_schedule kind, uint32_t devices,
                                         uint32_t per_device, uint32_t micros, const uint8_t *begins,
                                         dti_pipe_schedule *out) {
-    const bool split = kind == DT_PIPELINE_ZERO_BUBBLE;
+    const bool split = kind == DT_PIPELINE_ZERO_BUBBLE, forward = kind == DTI_PIPELINE_FORWARD;
     *out = (dti_pipe_schedule){.devices = devices,
                                .chunks = devices * per_device,
                                .micros = micros,
                                .split = split,
-                               .each = micros * per_device * (split ? 3 : 2)};
+                               .forward = forward,
+                               .each = micros * per_device * (forward ? 1 : split ? 3 : 2)};
     out->actions = dti_alloc_array(base, (size_t)devices * out->each, sizeof *out->actions);
     out->micro_slots = dti_alloc_array(base, out->chunks, sizeof *out->micro_slots);
     dt_result result = out->actions && out->micro_slots

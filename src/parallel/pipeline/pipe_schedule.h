@@ -17,6 +17,7 @@ typedef struct dti_pipe_action {
 typedef struct dti_pipe_schedule {
     uint32_t devices, chunks, micros; /* chunks: of all devices */
     bool split;                       /* backward parts are two actions */
+    bool forward;                     /* there are none */
     dti_pipe_action *actions;         /* device by device, `each` long */
     uint32_t each;
     uint32_t *micro_slots; /* by chunk: the most micro-batches that are alive in it at once */
@@ -25,6 +26,7 @@ typedef struct dti_pipe_schedule {
 } dti_pipe_schedule;
 
 #define DTI_PIPE_MICROS_MAX 4096
+#define DTI_PIPELINE_FORWARD ((dt_pipeline_schedule)(DT_PIPELINE_ZERO_BUBBLE + 1))
 
 /* per_device: chunks of each device; more than 1 for INTERLEAVED alone. begins: by micro-batch,
  * whether gradients are added up anew from it on; NULL: with the first alone. MEMORY. */

@@ -106,6 +106,8 @@ static dt_result dti_pipe_act_write(dti_parallel *par, dti_pipe_chunk *chunk, co
 static dt_result dti_pipe_act_open(dti_parallel *par, dti_pipe_chunk *chunk, const dti_action *a) {
     const dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
     dt_step_desc step = par->now->desc;
+    if (par->pipe->plan->forward)
+        return dti_forward_open(par, chunk, a);
     dti_grid_number(dti_pipe_runs_now(par, chunk), a->micro, &step);
     step.coefficients = stage->coefficients;
     return dti_micro_slot_begin(dti_pipe_take(par, chunk, a->micro), &step, stage->weights);
@@ -146,6 +148,8 @@ static dt_result dti_pipe_act_send(dti_parallel *par, dti_pipe_chunk *chunk, con
 static dt_result dti_pipe_act_close(dti_parallel *par, dti_pipe_chunk *chunk, const dti_action *a) {
     const dt_program *p = dti_pipe_take(par, chunk, a->micro);
     dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
+    if (par->pipe->plan->forward)
+        return dti_forward_done(par, chunk, a);
     if (par->pipe->pipelines[chunk->pipeline].tp_rank == 0)
         dti_leaf_terms(dti_pipe_leaf(par, &par->terms, chunk, a->micro), p, 0, stage->losses,
                        stage->metrics);
@@ -262,21 +266,27 @@ static dt_result dti_pipe_result(dti_parallel *par) {
                                  own->result);
 }
 
+/* Nothing has begun, in the plan and shape that are in use. */
 static void dti_pipe_prepare(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
-    pipe->shape = dti_pipe_shape(pipe, par->now->rows != par->desc.batch && par->desc.tail);
     atomic_store(&pipe->failed, false);
     for (uint32_t d = 0; d < pipe->device_count; d++)
         pipe->devices[d].walk = (dti_list_walk){.list = &pipe->devices[d].lists[pipe->shape]};
     for (uint32_t i = 0; i < pipe->plan->counter_count; i++)
         atomic_store(&par->counters[i], 0);
+    dti_pipe_wires_begin(par);
+    dti_pipe_units_begin(par);
+}
+
+static void dti_pipe_step_prepare(dti_parallel *par) {
+    dti_pipe *pipe = par->pipe;
+    pipe->shape = dti_pipe_shape(pipe, par->now->rows != par->desc.batch && par->desc.tail);
     for (uint32_t s = 0; s < pipe->stage_count; s++) {
         dti_pipe_stage *stage = &pipe->stages[s];
         for (int i = 0; i < DT_MAX_TERMS; i++)
             stage->coefficients[i] = par->now->desc.coefficients[stage->losses[i]];
     }
-    dti_pipe_wires_begin(par);
-    dti_pipe_units_begin(par);
+    dti_pipe_prepare(par);
     dti_pipe_sums_begin(par);
 }
 
@@ -336,7 +346,7 @@ static const dti_strategy dti_pipe_strategy = {.others_wait = true,
                                                .calls = &dti_pipe_calls,
                                                .split = true,
                                                .together = true,
-                                               .prepare = dti_pipe_prepare,
+                                               .prepare = dti_pipe_step_prepare,
                                                .team = dti_pipe_team,
                                                .result = dti_pipe_result,
                                                .before = dti_pipe_weigh_by_all,

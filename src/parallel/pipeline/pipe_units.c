@@ -38,11 +38,9 @@ static dt_result dti_pipe_units_own(const dti_parallel *par, const dti_pipe_chun
     return DT_OK;
 }
 
-static dt_result dti_pipe_units_micros(const dti_parallel *par, uint32_t rows, uint32_t *most) {
-    dti_partition grid = par->job;
-    grid.replicas = par->mesh.data;
-    grid.apart = true;
-    return dti_pipe_has_units(par) && par->desc.comm ? dti_runs_most(par->base, &grid, rows, most)
+static dt_result dti_pipe_units_micros(const dti_parallel *par, const dti_partition *grid,
+                                       uint32_t rows, uint32_t *most) {
+    return dti_pipe_has_units(par) && par->desc.comm ? dti_runs_most(par->base, grid, rows, most)
                                                      : DT_OK;
 }
 
@@ -81,6 +79,17 @@ static dt_result dti_pipe_stage_units_make(dti_parallel *par, uint32_t s) {
     const dt_result result = dti_units_open(par, u);
     par->staging_bytes += dti_arena_bytes(DTI_UNITS_STAGED * u->largest);
     return result;
+}
+
+/* Programs were made, and what a store keeps may lie elsewhere. */
+static void dti_pipe_units_moved(const dti_parallel *par) {
+    const dti_pipe *pipe = par->pipe;
+    dti_pipe_chunk *chunk = NULL;
+    while (dti_pipe_has_units(par) && (chunk = dti_pipe_next(pipe, chunk)) != NULL) {
+        const dt_store *s = chunk->store;
+        if (!chunk->mirror)
+            dti_pipe_unit_part(pipe, chunk)->params = s->device->backend->memory_host(s->units[0]);
+    }
 }
 
 /* The most operations that a unit of the stage is. */

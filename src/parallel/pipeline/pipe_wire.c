@@ -246,7 +246,7 @@ static dt_result dti_pipe_groups_make(dti_parallel *par) {
 
 static dt_result dti_pipe_wires_make(dti_parallel *par) {
     dt_result result = dti_pipe_needs_make(par);
-    if (!result && par->pipe->plan->number == DTI_PIPE_TRAIN)
+    if (!result && !par->pipe->plan->forward)
         result = dti_agree_result(par, dti_pipe_weighs_make(par));
     if (result || !par->desc.comm)
         return result;
@@ -385,7 +385,7 @@ static dt_result dti_pipe_message_await(dti_parallel *par, const dti_list *list,
 
 static void dti_pipe_speak(dti_parallel *par, uint32_t device, const dti_action *wait) {
     dti_pipe *pipe = par->pipe;
-    if (pipe->plan->number == DTI_PIPE_TRAIN)
+    if (!pipe->plan->forward)
         dti_pipe_sums_help(par);
     const bool units = par->desc.comm && dti_pipe_has_units(par);
     if (!(pipe->plan->flow_count || units) || !dti_pipe_comm_trylock(pipe))

@@ -21,7 +21,8 @@ typedef struct dti_tp_cut {
     uint32_t *copies; /* a tensor rank's copy of it, or all rows for parts; 0: there is none yet */
     uint32_t *wholes; /* of rows all, for what is whole */
     uint32_t *owns;   /* of what is whole the own rows */
-    dti_parted *parted;
+    dti_parted *parted; /* by the model's nodes, and */
+    uint8_t *refused;   /* likewise: dti_tp has both */
     dt_tensor *in;    /* of a node: as many as any has */
     dt_result result; /* with its text in from->base */
 } dti_tp_cut;
@@ -34,9 +35,8 @@ static dt_result dti_tp_cut_open(const dt_graph *g, const dt_program_desc *d, dt
     c->copies = dti_alloc_array(g->base, g->count, sizeof *c->copies);
     c->wholes = dti_alloc_array(g->base, g->count, sizeof *c->wholes);
     c->owns = dti_alloc_array(g->base, g->count, sizeof *c->owns);
-    c->parted = dti_alloc_array(g->base, g->count, sizeof *c->parted);
     c->in = dti_alloc_array(g->base, most, sizeof *c->in);
-    if (!c->needed || !c->copies || !c->wholes || !c->owns || !c->parted || !c->in)
+    if (!c->needed || !c->copies || !c->wholes || !c->owns || !c->in)
         return DT_ERROR_MEMORY;
     for (int i = 0; i < DT_MAX_TERMS; i++) {
         c->needed[d->losses[i].term.id] = 1;
@@ -47,7 +47,7 @@ static dt_result dti_tp_cut_open(const dt_graph *g, const dt_program_desc *d, dt
 }
 
 static void dti_tp_cut_close(const dt_graph *g, dti_tp_cut *c) {
-    DTI_FREE(g->base, c->needed, c->copies, c->wholes, c->owns, c->parted, c->in);
+    DTI_FREE(g->base, c->needed, c->copies, c->wholes, c->owns, c->in);
 }
 
 /* ---- parameters */
@@ -214,8 +214,8 @@ static dt_tensor dti_tp_cut_row(dti_tp_cut *c, uint32_t id) {
     dti_parting s;
     if (dti_tp_cut_rule(c, id, true, &s) || dti_tp_cut_rule(c, id, false, &s))
         return dti_tp_cut_make(c, id, &s);
-    return !c->needed[id] || dti_tp_cut_all_rows(c, &c->from->nodes[id]) ? dti_tp_cut_push(c, id)
-                                                                         : dti_tp_cut_refuse(c, id);
+    c->refused[id] = c->refused[id] || !dti_tp_cut_all_rows(c, &c->from->nodes[id]);
+    return c->needed[id] && c->refused[id] ? dti_tp_cut_refuse(c, id) : dti_tp_cut_push(c, id);
 }
 
 /* ---- the graph */
@@ -231,6 +231,9 @@ static dt_result dti_tp_cut_all(dti_tp_cut *c) {
         c->firsts[id] = c->to->count;
         /* gradient rows may need what is not needed here: attention's sums */
         const bool row = n->count && dti_tp_cut_reads(c, n);
+        c->refused[id] = false;
+        for (uint32_t k = 0; k < n->count; k++)
+            c->refused[id] = c->refused[id] || c->refused[dti_input_id(g, n, k)];
         c->stands[id] = (row ? dti_tp_cut_row(c, id) : dti_tp_cut_push(c, id)).id;
         if (!c->result && !c->stands[id])
             c->result = dti_fail(g->base, c->to->error[0] ? c->to->result : DT_ERROR_MEMORY,
@@ -281,6 +284,8 @@ static dt_result dti_tp_graph(dti_parallel *par, dti_tp *tp, dt_ctx *ctx, uint32
                     .from = g,
                     .stands = tp->stands,
                     .firsts = tp->firsts,
+                    .parted = tp->parted,
+                    .refused = tp->refused,
                     .tp_ranks = tp->size,
                     .tp_rank = number,
                     .rows = par->desc.parallel.sequence_parallel};

@@ -46,13 +46,19 @@ static dt_result dti_tp_model(dti_parallel *par, dti_tp *tp) {
     for (uint32_t i = 0; i < layout->param_count; i++)
         most = DTI_MAX(most, layout->params[i].elements);
     tp->stands = dti_alloc_array(par->base, g->count, sizeof *tp->stands);
+    tp->parted = dti_alloc_array(par->base, g->count, sizeof *tp->parted);
+    tp->refused = dti_alloc_array(par->base, g->count, 1);
     tp->parts = dti_alloc_array(par->base, g->param_count + 1u, sizeof *tp->parts);
     tp->firsts = dti_alloc_array(par->base, g->count + 1u, sizeof *tp->firsts);
     tp->whole = dti_alloc_array(par->base, (size_t)most, sizeof(float));
     tp->part = dti_alloc_array(par->base, (size_t)most, sizeof(float));
-    return tp->stands && tp->parts && tp->firsts && tp->whole && tp->part ? DT_OK : DT_ERROR_MEMORY;
+    return tp->stands && tp->parts && tp->firsts && tp->whole && tp->part && tp->parted &&
+                   tp->refused
+               ? DT_OK
+               : DT_ERROR_MEMORY;
 }
 
 static void dti_tp_model_free(dti_parallel *par, dti_tp *tp) {
-    DTI_FREE(par->base, tp->stands, tp->firsts, tp->parts, tp->whole, tp->part);
+    DTI_FREE(par->base, tp->stands, tp->firsts, tp->parts, tp->whole, tp->part, tp->parted,
+             tp->refused);
 }

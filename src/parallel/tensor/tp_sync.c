@@ -17,6 +17,10 @@ static size_t dti_tp_most(const dt_program *p, size_t most) {
 }
 
 static dt_result dti_tp_place_make(dti_parallel *par, dti_tp_place *place, size_t most) {
+    if (most <= place->most)
+        return DT_OK;
+    DTI_FREE(par->base, place->said, place->heard);
+    place->most = 0;
     place->subtrees.count = 0;
     for (uint32_t m = 0; m < place->count; m++) {
         const dti_piece leaf = {.leaf = place->first + m, .begins = true};
@@ -26,7 +30,10 @@ static dt_result dti_tp_place_make(dti_parallel *par, dti_tp_place *place, size_
     }
     place->said = dti_alloc_array(par->base, most * place->subtrees.count, sizeof(float));
     place->heard = dti_alloc_array(par->base, most, sizeof(float));
-    return place->said && place->heard ? DT_OK : DT_ERROR_MEMORY;
+    if (!place->said || !place->heard)
+        return DT_ERROR_MEMORY;
+    place->most = most;
+    return DT_OK;
 }
 
 static void dti_tp_place_free(dti_parallel *par, dti_tp_place *place) {

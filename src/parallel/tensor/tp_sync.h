@@ -14,7 +14,8 @@ typedef struct dti_tp_place {
     dt_comm *comm;               /* of the ranks that have tensor ranks of it; NULL: all are here */
     bool even;                   /* the same number on each */
     dti_subtrees subtrees;       /* of its tensor ranks here, */
-    float *said, *heard;         /* their operands, and the sum of all */
+    float *said, *heard;         /* their operands, and the sum of all: */
+    size_t most;                 /* of so many elements */
     /* The step under way. */
     const float *brought[2][DTI_TP_MAX]; /* to this sync point, and the one before or after it */
 } dti_tp_place;
@@ -28,7 +29,7 @@ typedef struct dti_tp_run { /* tensor ranks of a device at a sync point */
 
 /* The place of a tensor group that has a position. */
 static void dti_tp_place_open(const dti_mesh *mesh, dti_tp_place *place, uint32_t position);
-/* Room for what goes to other ranks, by the largest sync point, in elements. MEMORY */
+/* Room for what goes to other ranks, by the largest sync point, in elements; it grows. MEMORY */
 static dt_result dti_tp_place_make(dti_parallel *par, dti_tp_place *place, size_t most);
 static void dti_tp_place_free(dti_parallel *par, dti_tp_place *place);
 /* The most elements that a sync point of a program takes or gives, at least `most`. */
