@@ -137,3 +137,92 @@ TEST(evaluations_with_zero_have_the_bits_of_one_device) {
     };
     eval_meshes(meshes, sizeof meshes / sizeof *meshes);
 }
+
+/* ---- what goes wrong on one rank */
+
+static const eval_mesh eval_two = {2, "cpu", EVAL_ZERO(3), .batch = 3};
+
+/* The sample that rank 1 cannot read is in the third batch. */
+static dt_result eval_sample(void *user, const dt_sample *sample, void *const *values) {
+    const eval_model *m = user;
+    memcpy(values[0], m->rows + sample->row * EVAL_SIZE, EVAL_SIZE * sizeof(float));
+    return sample->row == 16 ? DT_ERROR_IO : DT_OK;
+}
+
+static void eval_rank_fails(rank *r) {
+    eval_model m;
+    dt_trainer *t = NULL;
+    dt_train_report report;
+    EXPECT(r, eval_make(&m, &eval_two, r->comm));
+    EXPECT(r, !dt_trainer_create(m.graph, &m.desc, &t) && !dt_trainer_step(t, NULL));
+    dt_dataset bad = m.desc.data;
+    if (r->index == 1) {
+        bad.columns[0].data = NULL;
+        bad.sample = eval_sample;
+        bad.user = &m;
+    }
+    EXPECT(r, dt_trainer_evaluate(t, &bad, 3, &report) == DT_ERROR_IO);
+    EXPECT(r, !r->index == (strstr(dt_ctx_error(m.ctx), "rank 1: ") != NULL));
+    /* the job goes on */
+    EXPECT(r, !dt_trainer_evaluate(t, &m.desc.data, 3, &report) && report.samples == EVAL_ROWS);
+    EXPECT(r, !dt_trainer_step(t, NULL));
+    bad = m.desc.data;
+    bad.rows -= (uint64_t)r->index;
+    EXPECT(r, dt_trainer_evaluate(t, &bad, 3, NULL) == DT_ERROR_INVALID);
+    EXPECT(r, strstr(dt_ctx_error(m.ctx), "sets of different numbers of rows") != NULL);
+    EXPECT(r, dt_trainer_evaluate(t, &m.desc.data, 3 + r->index, NULL) == DT_ERROR_INVALID);
+    EXPECT(r, strstr(dt_ctx_error(m.ctx), "batches of different sizes") != NULL);
+    EXPECT(r, !dt_trainer_evaluate(t, &m.desc.data, 3, &report) && report.samples == EVAL_ROWS);
+    dt_ctx_destroy(m.ctx);
+}
+
+TEST(a_sample_that_one_zero_rank_cannot_read_ends_the_evaluation_on_all) {
+    job *j = job_new(2, NULL);
+    REQUIRE(j);
+    job_run(j, eval_rank_fails);
+    job_free(j);
+}
+
+/* ---- what is not finite */
+
+/* The middle layer overflows for row 16, which rank 1 has in the third batch of an evaluation and
+ * in the first one of a step. */
+static void eval_rank_nan(rank *r) {
+    const eval_mesh *mesh = r->job->arg;
+    eval_model m;
+    dt_trainer *t = NULL;
+    dt_train_report report;
+    EXPECT(r, eval_make(&m, mesh, r->comm));
+    dt_tensor h = dt_nn_linear(m.x, "first", EVAL_SIZE);
+    h = dt_nn_linear(dt_exp(h), "second", EVAL_SIZE);
+    for (int i = 0; i < EVAL_ROWS * EVAL_SIZE; i++)
+        m.rows[i] = i / EVAL_SIZE == 16 ? 1e9f : 1e-4f;
+    m.desc.loss = dt_mse(dt_add(h, m.y), m.x);
+    m.desc.no_shuffle = true;
+    m.desc.batch = EVAL_ROWS;
+    EXPECT_TEXT(r, !dt_trainer_create(m.graph, &m.desc, &t), "%s", dt_ctx_error(m.ctx));
+    for (int i = 0; i < 2; i++) {
+        EXPECT(r, dt_trainer_evaluate(t, &m.desc.data, 3, &report) == DT_ERROR_NUMERIC);
+        EXPECT_TEXT(r, strstr(dt_ctx_error(m.ctx), "op exp ") && report.samples == EVAL_ROWS, "%s",
+                    dt_ctx_error(m.ctx));
+        EXPECT(r, dt_trainer_step(t, NULL) == DT_ERROR_NUMERIC);
+        EXPECT_TEXT(r, strstr(dt_ctx_error(m.ctx), "op exp "), "%s", dt_ctx_error(m.ctx));
+    }
+    dt_ctx_destroy(m.ctx);
+}
+
+TEST(the_op_that_made_a_nan_is_named_with_zero) {
+    static const eval_mesh meshes[] = {{1, "cpu:2"},
+                                       {1, "cpu:2", EVAL_ZERO(2)},
+                                       {1, "cpu:3", EVAL_ZERO(3)},
+                                       {2, "cpu", EVAL_ZERO(2)},
+                                       {2, "cpu", EVAL_ZERO(3)},
+                                       {2, "cpu:2", EVAL_ZERO(3)}};
+    for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++) {
+        job *j = job_new(meshes[i].ranks, &meshes[i]);
+        REQUIRE(j);
+        if (!job_run(j, eval_rank_nan))
+            CHECK_TEXT(false, "mesh %zu", i);
+        job_free(j);
+    }
+}

@@ -57,10 +57,11 @@ enum { DEATH_RANKS = 3, DEATH_STEP = 3, DEATH_STEPS = 6 }; /* it dies in its DEA
 
 /* Who dies where. */
 typedef struct death {
-    int conv;   /* train_model_make's kind */
-    int shares; /* dt_zero_stage: what is sharded */
-    bool group; /* and each rank has a shard group of its own */
-    bool grid;  /* two pipelines: rank 0 has one, 1 and 2 a stage each of the other */
+    int conv;       /* train_model_make's kind */
+    int shares;     /* dt_zero_stage: what is sharded */
+    bool group;     /* and each rank has a shard group of its own */
+    bool evaluates; /* before that step, where it dies as well */
+    bool grid;      /* two pipelines: rank 0 has one, 1 and 2 a stage each of the other */
     int victim;
     long call;           /* that it dies at; -1: the parent kills it, after `delay` */
     bool half, creating; /* creating: at a frame of dt_trainer_create */
@@ -190,7 +191,11 @@ static void death_rank(rank *r) {
             death_arm(r, d);
         const uint64_t start = job_now_ns();
         atomic_store(&r->stage, i);
-        result = dt_trainer_step(trainer, &report);
+        const dt_trainer_desc desc = death_desc(&m, NULL);
+        if (d->evaluates && i == DEATH_STEP)
+            result = dt_trainer_evaluate(trainer, &desc.data, 30, NULL);
+        if (!result)
+            result = dt_trainer_step(trainer, &report);
         if (i == DEATH_STEP) {
             r->numbers[DEATH_CALLS] = (uint64_t)atomic_load(&frames.calls);
             r->numbers[DEATH_US] = (job_now_ns() - start) / 1000;
@@ -427,6 +432,14 @@ TEST(a_rank_that_dies_at_any_frame_of_a_zero_2_or_3_step_ends_the_job) {
     death_sweep(&(death){.conv = 1, .shares = DT_SHARD_GRADIENTS}, &n);
     death_sweep(&(death){.conv = 1, .shares = DT_SHARD_PARAMETERS}, &n);
     death_tell("at a frame, with ZeRO-2 or 3", &n);
+}
+
+/* Or of an evaluation, whose ranks gather parameters of each other. */
+TEST(a_rank_that_dies_at_any_frame_of_an_evaluation_with_zero_3_ends_the_job) {
+    death_counts n = {0};
+    REQUIRE(death_oracle_make());
+    death_sweep(&(death){.conv = 1, .shares = DT_SHARD_PARAMETERS, .evaluates = true}, &n);
+    death_tell("at a frame of an evaluation and a step, with ZeRO-3", &n);
 }
 
 /* Where each rank has a shard group nothing is lost with another. */
