@@ -170,7 +170,8 @@ typedef struct dti_units { /* of a group of parts that are alike: replicas, or a
 } dti_units;
 
 typedef struct dti_unit_pass_run { /* a replica's part of an evaluation's batches of one size */
-    dti_runs runs;
+    dti_runs first, next; /* of the first batch, and of one after another, when units are there */
+    uint64_t left;        /* units that are there after the first one */
     dti_micro_run micro;
     dti_piece piece;
 } dti_unit_pass_run;
@@ -179,6 +180,7 @@ typedef struct dti_unit_pass { /* through a set, in an evaluation */
     dti_unit_pass_run *runs;   /* [2][replicas here]: of full batches, of the short one */
     float **averages; /* [replicas here]: what the owners gather in the weights' place, or NULL */
     uint64_t bytes;   /* of these */
+    bool begun;       /* not the first batch */
     bool searched;    /* all ranks have looked for the first NaN */
 } dti_unit_pass;
 

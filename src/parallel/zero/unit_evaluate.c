@@ -23,8 +23,10 @@ static uint64_t dti_unit_pass_own(const dti_parallel *par, uint32_t replica) {
 }
 
 static void dti_unit_pass_free(dti_parallel *par, dti_unit_pass *pass) {
-    for (uint32_t i = 0; pass->runs && i < 2 * par->job.local; i++)
-        dti_list_free(par->base, &pass->runs[i].runs.list);
+    for (uint32_t i = 0; pass->runs && i < 2 * par->job.local; i++) {
+        dti_list_free(par->base, &pass->runs[i].first.list);
+        dti_list_free(par->base, &pass->runs[i].next.list);
+    }
     for (uint32_t i = 0; pass->averages && i < par->job.local; i++)
         dti_free(par->base, pass->averages[i]);
     par->staging_bytes -= pass->bytes;
@@ -56,15 +58,17 @@ static dt_result dti_unit_pass_make(dti_parallel *par, dti_unit_pass *pass, bool
 typedef struct dti_unit_list_of { /* whose list is written */
     const dti_parallel *par;
     const dti_unit_pass_run *run;
+    bool idle;
+    uint64_t there, left; /* units that are there before it, and after it */
 } dti_unit_list_of;
 
 static void dti_unit_pass_write(void *of, dti_list *list) {
-    const dti_unit_list_of *o = of;
+    dti_unit_list_of *o = of;
     const dt_program *p = o->run->micro.program;
     const dti_code *code = dti_program_code(p);
-    dti_list_units units = {.ranks = dti_shards_span(o->par), .code = code};
+    dti_list_units units = {.ranks = dti_shards_span(o->par), .code = code, .resident = o->there};
     const dti_list_micro micro = {.written = true,
-                                  .idle = !o->run->runs.count,
+                                  .idle = o->idle,
                                   .units = &units,
                                   .forward = dti_program_forward(p),
                                   .segments = dti_program_forward(p),
@@ -74,13 +78,27 @@ static void dti_unit_pass_write(void *of, dti_list *list) {
         dti_list_add_none(list, 0, &micro, 0);
     else
         dti_list_add_micro(list, 0, &micro);
+    o->left = units.resident;
+}
+
+/* Units stay from batch to batch, as far as they have the same places. */
+static dt_result dti_unit_pass_lists(dti_parallel *par, const dti_unit_pass_run *full,
+                                     dti_unit_pass_run *run) {
+    const dt_program *before = full->micro.program;
+    const dti_code *code = dti_program_code(run->micro.program);
+    dti_unit_list_of of = {par, run, !run->first.count, 0, 0};
+    DTI_TRY(dti_list_make(par->base, &run->first.list, dti_unit_pass_write, &of));
+    run->left = of.left;
+    if (before &&
+        !memcmp(code->unit_param, dti_program_code(before)->unit_param, sizeof code->unit_param))
+        of.there = full->left;
+    return dti_list_make(par->base, &run->next.list, dti_unit_pass_write, &of);
 }
 
 static dt_result dti_unit_pass_put(dti_parallel *par, dti_unit_pass *pass, bool tail,
                                    uint32_t replica, dt_program *program, uint32_t of,
                                    dti_micro_run rows) {
     dti_unit_pass_run *run = &pass->runs[tail * par->job.local + replica];
-    const dti_unit_list_of list = {par, run};
     uint32_t end;
     run->piece = (dti_piece){.rows = rows.rows, .begins = true, .ends = true};
     dti_partition_batch_slices(&par->job, par->job.first + replica, &run->piece.leaf, &end);
@@ -88,12 +106,12 @@ static dt_result dti_unit_pass_put(dti_parallel *par, dti_unit_pass *pass, bool 
     run->micro.pieces = &run->piece;
     run->micro.piece_count = 1;
     run->micro.program = program;
-    run->runs = (dti_runs){.rows = of,
-                           .runs = &run->micro,
-                           .count = rows.rows > 0,
-                           .pieces = &run->piece,
-                           .piece_count = 1};
-    return dti_list_make(par->base, &run->runs.list, dti_unit_pass_write, (void *)&list);
+    run->first = run->next = (dti_runs){.rows = of,
+                                        .runs = &run->micro,
+                                        .count = rows.rows > 0,
+                                        .pieces = &run->piece,
+                                        .piece_count = 1};
+    return dti_unit_pass_lists(par, &pass->runs[replica], run);
 }
 
 /* ---- before its first batch */
@@ -132,55 +150,60 @@ static dt_result dti_unit_pass_values(dti_parallel *par, const dti_unit_pass *pa
     return DT_OK;
 }
 
-static dt_result dti_unit_pass_differs(dti_parallel *par, size_t bad) {
-    return bad < 2
+static dt_result dti_unit_pass_differs(dti_parallel *par, size_t bad, size_t orders) {
+    return bad < orders
                ? dti_fail(par->base, DT_ERROR_UNSUPPORTED,
                           "an evaluation with .parallel.zero_stage = %d: replicas read "
                           "parameters in different orders; give all replicas the same devices, "
                           "or less than %d",
                           par->desc.parallel.zero_stage, DT_SHARD_GRADIENTS)
-               : dti_fail(
-                     par->base, DT_ERROR_INVALID, "the ranks evaluate %s; give all ranks the same",
-                     bad == 2 ? "sets of different numbers of rows" : "batches of different sizes");
+               : dti_fail(par->base, DT_ERROR_INVALID,
+                          "the ranks evaluate %s; give all ranks the same",
+                          bad == orders ? "sets of different numbers of rows"
+                                        : "batches of different sizes");
 }
 
 /* Of replicas here, and of all ranks. */
 static dt_result dti_unit_pass_same(dti_parallel *par, const dti_unit_pass *pass, uint64_t rows,
                                     uint32_t batch) {
-    int64_t own[2 * 4] = {0, 0, (int64_t)rows + 1, batch};
-    size_t bad = 4, here = 4;
-    for (uint32_t i = 0; i < 2 * par->job.local && dti_shards_span(par); i++) {
-        const dti_list *list = &pass->runs[i].runs.list;
-        const size_t tail = i >= par->job.local;
+    enum { orders = 4, all = orders + 2 };
+    int64_t own[2 * all] = {[orders] = (int64_t)rows + 1, [orders + 1] = batch};
+    size_t bad = all, here = all;
+    for (uint32_t i = 0; i < orders * par->job.local && dti_shards_span(par); i++) {
+        const uint32_t kind = i / par->job.local;
+        const dti_unit_pass_run *run = &pass->runs[i % (2 * par->job.local)];
+        const dti_list *list = kind < 2 ? &run->first.list : &run->next.list;
         const int64_t order = list->actions ? dti_units_order(list, 0, false) : 0;
-        here = own[tail] && order != own[tail] ? tail : here;
-        own[tail] = order;
+        here = own[kind] && order != own[kind] ? kind : here;
+        own[kind] = order;
     }
-    DTI_TRY(dti_ranks_same(par, own, 4, &bad));
+    DTI_TRY(dti_ranks_same(par, own, all, &bad));
     bad = DTI_MIN(bad, here);
-    return dti_agree_result(par, bad < 4 ? dti_unit_pass_differs(par, bad) : DT_OK);
+    return dti_agree_result(par, bad < all ? dti_unit_pass_differs(par, bad, orders) : DT_OK);
 }
 
 static dt_result dti_unit_pass_begin(dti_parallel *par, dti_unit_pass *pass, uint64_t rows,
                                      uint32_t batch, dt_result own) {
-    pass->searched = false;
+    pass->begun = pass->searched = false;
     DTI_TRY(dti_agree_result(par, own ? own : dti_unit_pass_values(par, pass)));
     return dti_unit_pass_same(par, pass, rows, batch);
 }
 
 /* ---- a batch */
 
-static void dti_unit_pass_prepare(dti_parallel *par, const dti_unit_pass *pass,
-                                  const dti_batch *batch, const dt_step_desc *step) {
+static void dti_unit_pass_prepare(dti_parallel *par, dti_unit_pass *pass, const dti_batch *batch,
+                                  const dt_step_desc *step) {
     par->strategy = &dti_units_strategy;
     par->now = &par->steps[par->oldest];
     *par->now = (dti_step){.batch = batch, .rows = batch->rows, .desc = *step};
     memset(par->terms.leaves, 0,
            (size_t)par->batch_slices * par->terms.width * sizeof *par->terms.leaves);
     for (uint32_t i = 0; i < par->job.local; i++) {
-        dti_unit_pass_run *full = &pass->runs[i], *tail = &pass->runs[par->job.local + i];
-        par->replicas[i].runs = batch->rows == full->runs.rows ? &full->runs : &tail->runs;
+        dti_unit_pass_run *run = &pass->runs[i];
+        run += batch->rows == run->first.rows ? 0 : par->job.local;
+        par->replicas[i].runs = pass->begun ? &run->next : &run->first;
     }
+    pass->begun = true;
     dti_units_rewind(par);
     dti_sums_begin(par);
 }
