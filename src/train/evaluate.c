@@ -366,7 +366,7 @@ static dt_result dti_evaluation_all(dt_trainer *t, const dt_dataset *data, int b
     const uint32_t all = dti_evaluation_batch(t, batch);
     if (dti_units_are(&t->par))
         DTI_TRY(dti_units_lost(&t->par));
-    if (t->par.lost && t->par.desc.comm)
+    if (t->par.lost && (t->par.desc.comm || dti_pipe_of(&t->par)))
         return dti_trainer_lost(t);
     return dti_pipe_of(&t->par) ? dti_evaluation_grid(t, data, all / t->par.mesh.data, r)
                                 : dti_evaluation_weights(t, data, all, r);
