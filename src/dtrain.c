@@ -515,6 +515,7 @@ DTI_OPTIMIZE_END
 #include "parallel/pipeline/pipe_units.c"
 #include "parallel/pipeline/pipe_step.c"
 #include "parallel/pipeline/pipe_forward.c"
+#include "parallel/pipeline/pipe_average.c"
 #include "parallel/tensor/tp_cut.c"
 #include "parallel/tensor/tp_model.c"
 #include "parallel/values/maps.c"

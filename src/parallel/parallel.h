@@ -530,7 +530,7 @@ static void dti_grid_number(const dti_runs *runs, uint32_t micro, dt_step_desc *
 static void dti_parallel_rows(const dti_parallel *par, uint32_t rows, uint32_t *first,
                               uint32_t *count);
 
-/* ---- pipeline/pipe_forward.c: what a grid computes of a set without a step: losses and metrics, or
+/* ---- pipeline/pipe_forward.c, pipe_average.c: what a grid computes of a set without a step: losses and metrics, or
  * a tensor. The set comes in groups of micro-batches. */
 typedef struct dti_forward_desc {
     uint64_t rows;    /* of the set */
@@ -557,7 +557,7 @@ static void dti_forward_rows(const dti_parallel *par, const dti_forward_desc *d,
 static dt_result dti_forward_run(dti_parallel *par, const dti_forward_desc *d,
                                  const dti_batch *batch, dt_result own, double *terms,
                                  char said[1024]);
-/* Sharded averages in the weights' place, and back. */
+/* Sharded averages in the weights' place, on all ranks together, and back in any case. */
 static dt_result dti_forward_show(dti_parallel *par);
 static dt_result dti_forward_hide(dti_parallel *par);
 

@@ -155,10 +155,29 @@ static dt_result dti_arenas_ensure(dt_program *p) {
 
 /* ---- the program's own memory and the backend's part */
 
+/* Forward parts by themselves are alive one at a time, while no other micro-batch of the store is.
+ * So their slots have one memory for transients: an older program's, where that is large enough. */
+static bool dti_program_is_forward(const dt_program *p) {
+    return p->micro_slots && p->code && !p->code->has_gradients;
+}
+
+static dti_memory *dti_program_transients(dt_program *p, const dti_step_slot *t) {
+    const dt_program *older = p->store->programs;
+    if (!dti_program_is_forward(p))
+        return NULL;
+    if (t != p->step_slots)
+        return p->step_slots[0].memories[DTI_ARENA_TRANSIENT];
+    while (older && !(older->micro_slots && older->code->transient_bytes >= p->code->transient_bytes))
+        older = older->next;
+    p->borrows = older != NULL;
+    return older ? older->step_slots[0].memories[DTI_ARENA_TRANSIENT] : NULL;
+}
+
 static dt_result dti_step_slot_memories(dt_program *p, dti_step_slot *t) {
     dti_device *device = p->store->device;
     const uint64_t transient = DTI_MAX(p->code->transient_bytes, (uint64_t)DTI_PLACE_ALIGN);
-    if (dti_arena_is_own(p, DTI_ARENA_TRANSIENT))
+    t->memories[DTI_ARENA_TRANSIENT] = dti_program_transients(p, t);
+    if (dti_arena_is_own(p, DTI_ARENA_TRANSIENT) && !t->memories[DTI_ARENA_TRANSIENT])
         DTI_TRY(device->backend->memory_create(device, transient, DTI_MEMORY_DEVICE,
                                                &t->memories[DTI_ARENA_TRANSIENT]));
     DTI_TRY(device->backend->memory_create(device, p->code->in_bytes, DTI_MEMORY_IN,
@@ -437,7 +456,9 @@ static void dti_step_slot_free(const dt_program *p, dti_step_slot *t, bool first
     const dti_backend *b = p->store->device->backend;
     for (int i = 0; i < DTI_ARENAS; i++) {
         const bool shared = t->memories[i] == *dti_program_arena(p, DTI_ARENA_PARAM);
-        if (dti_arena_is_own(p, i) && t->memories[i] && !shared && (first || i != DTI_ARENA_TABLE))
+        const bool one = i == DTI_ARENA_TABLE || (i == DTI_ARENA_TRANSIENT && dti_program_is_forward(p));
+        const bool borrowed = i == DTI_ARENA_TRANSIENT && p->borrows;
+        if (dti_arena_is_own(p, i) && t->memories[i] && !shared && (first || !one) && !borrowed)
             b->memory_destroy(t->memories[i]);
     }
 }

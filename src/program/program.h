@@ -67,6 +67,7 @@ struct dt_program {
     dti_step_slot *step_slots;
     uint32_t step_slot_count;
     bool micro_slots; /* slots hold concurrent micro-batches, not consecutive steps */
+    bool borrows;     /* its transients are an older program's, which outlives it */
     dti_memory *external[DT_MAX_OUTPUTS]; /* the application's buffers; NULL behind the last */
     dti_step_slot *now;                   /* that the host writes inputs to, and drives */
     dti_step_slot *shown;                 /* whose outputs are read */
@@ -250,6 +251,11 @@ static dt_result dti_micro_slot_begin(dt_program *p, const dt_step_desc *step,
  */
 static dt_result dti_micro_slot_run(dt_program *p, uint32_t segments);
 static void dti_micro_slot_end(dt_program *p); /* a micro-batch that no update follows */
+/* Bytes of transients that it has for itself, over its micro-batch slots. */
+static inline uint64_t dti_micro_slot_transients(const dt_program *p) {
+    const uint32_t slots = p->code->has_gradients ? p->step_slot_count : !p->borrows;
+    return p->code->transient_bytes * slots;
+}
 /* The host side of a binding of a micro-batch slot. */
 static void *dti_micro_slot_host(const dt_program *p, uint32_t micro_slot,
                                  const dti_binding *binding);

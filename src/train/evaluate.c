@@ -316,8 +316,12 @@ static dt_result dti_evaluation_grid(dt_trainer *t, const dt_dataset *data, uint
         result = dti_forward_make(&t->par, &d);
     if (!result)
         result = dti_agree_result(&t->par, dti_evaluation_grid_open(t, data, &d, &loader));
+    if (!result && t->desc.averaged)
+        result = dti_forward_show(&t->par);
     if (!result)
         result = dti_evaluation_grid_loop(t, &d, loader, r);
+    const dt_result back = dti_forward_hide(&t->par);
+    result = result ? result : dti_agree_result(&t->par, back);
     dti_loader_destroy(loader);
     if (v->terms && t->par.mesh.rank)
         memset(v->terms, 0, DTI_TERMS_WIDTH * sizeof *v->terms);

@@ -169,6 +169,7 @@ typedef struct jobs_job {
     int number, kind, model, optim;
     int v[JOB_FIELDS];
     int shard_degree; /* no job of kinds has one */
+    bool predicts;    /* also tensors at the end */
     dt_precision precision;
     dt_dtype parameters; /* what they and moments are kept in */
     dt_state_dtype moments;

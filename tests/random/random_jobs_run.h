@@ -58,10 +58,14 @@ static uint64_t jobs_file_hash(const char *path) {
 
 typedef enum jobs_way { WAY_STRAIGHT, WAY_RESUMED, WAY_ALONE, WAY_PROCESSES } jobs_way;
 
+enum { JOB_PREDICTED = 3 };
+
 typedef struct jobs_end {       /* of one rank */
     uint64_t weights, state;    /* 0: there is none */
     uint64_t saved, last;       /* of the files in the middle and at the end */
     jobs_hash reports, figures; /* of all steps; of the trainer's description of itself */
+    jobs_hash evaluated;
+    uint64_t predicted[JOB_PREDICTED]; /* of tensors; 0: it cannot be had */
     uint64_t bytes[JOB_BYTES];
     double loss;
     int steps; /* committed */
@@ -390,6 +394,34 @@ static void jobs_evaluate(jobs_rank *r, jobs_model *m, dt_trainer *t) {
     if (result)
         jobs_failed(r, m, "evaluate", result);
     jobs_report(&r->end, &report);
+    for (int i = 0; i < DT_MAX_TERMS; i++) {
+        jobs_add_double(&r->end.evaluated, report.loss_sum[i]);
+        jobs_add_double(&r->end.evaluated, report.loss_weight[i]);
+        jobs_add_double(&r->end.evaluated, report.metric_sum[i]);
+        jobs_add_double(&r->end.evaluated, report.metric_weight[i]);
+    }
+}
+
+/* Tensors that a loss is made of, or not: those before it that each sample has. */
+static void jobs_predict(jobs_rank *r, jobs_model *m, dt_trainer *t) {
+    const dt_tensor loss = m->desc.losses[0].term.id ? m->desc.losses[0].term : m->desc.loss;
+    uint32_t id = (uint32_t)r->job->number;
+    for (int i = 0, tries = 0; i < JOB_PREDICTED && tries < 60; tries++) {
+        const dt_tensor y = {m->graph, 1 + (id = id * 1664525u + 1013904223u) / 256 % loss.id};
+        size_t bytes = 4 * (size_t)m->desc.data.rows;
+        for (int k = 0; k < dt_tensor_shape(y).rank; k++)
+            bytes *= (size_t)dt_tensor_shape(y).dim[k];
+        float *out = calloc(1, bytes);
+        const dt_result result = dt_trainer_predict(t, &m->desc.data, y, 5, out, bytes);
+        jobs_hash hash = jobs_start;
+        jobs_add(&hash, out, bytes);
+        free(out);
+        if (result == DT_ERROR_INVALID) /* samples share it */
+            continue;
+        r->end.predicted[i++] = result ? 0 : hash.of;
+        if (result && result != DT_ERROR_UNSUPPORTED)
+            jobs_failed(r, m, "predict", result);
+    }
 }
 
 static void jobs_go(jobs_rank *r, jobs_model *m) {
@@ -418,12 +450,14 @@ static void jobs_go(jobs_rank *r, jobs_model *m) {
     jobs_save(r, m, t, r->full, &r->end.last);
     if (r->job->v[F_EVALUATE])
         jobs_evaluate(r, m, t);
+    if (r->job->predicts)
+        jobs_predict(r, m, t);
 }
 
 static void *jobs_rank_run(void *arg) {
     jobs_rank *r = arg;
     jobs_model *m = calloc(1, sizeof *m);
-    r->end.reports = r->end.figures = jobs_start;
+    r->end.reports = r->end.figures = r->end.evaluated = jobs_start;
     if (m && test_check(jobs_make(m, r->job), __FILE__, __LINE__, "job %d: no model: %s",
                         r->job->number, m->graph ? dt_graph_error(m->graph) : "")) {
         jobs_trouble(m, r->job);

@@ -41,6 +41,7 @@ static jobs_job products_draw(int number) {
     v[F_SLICES] = jobs_clamp(v[F_SLICES], v[F_REPLICAS], v[F_BATCH]);
     v[F_RANKS] = jobs_clamp(v[F_RANKS], 1, v[F_REPLICAS] * v[F_STAGES] * v[F_TENSOR]);
     v[F_STEPS] = jobs_clamp(v[F_STEPS], 2, 4);
+    j.predicts = true;
     return j;
 }
 
@@ -56,6 +57,15 @@ static jobs_job products_alone(const jobs_job *j) {
     return one;
 }
 
+/* A grid adds up an evaluation's micro-batches in the order of one device; replicas add up ranks. */
+static bool products_evaluate(const jobs_job *j, const jobs_end *a, const jobs_end *b) {
+    const bool grid = j->v[F_STAGES] * j->v[F_TENSOR] > 1, fine = !a->texts[0] && !b->texts[0];
+    bool same = !grid || !fine || a->evaluated.of == b->evaluated.of;
+    for (int i = 0; i < JOB_PREDICTED && fine; i++)
+        same = same && (!a->predicted[i] || a->predicted[i] == b->predicted[i]);
+    return same;
+}
+
 /* Whether there was such a job. */
 static bool products_case(int number, int made[5]) {
     static jobs_rank all[JOB_RANKS], alone[JOB_RANKS];
@@ -68,7 +78,15 @@ static bool products_case(int number, int made[5]) {
     const jobs_end *a = &all[0].end, *b = &alone[0].end;
     if (!a->made) {
         jobs_run(&one, WAY_STRAIGHT, alone);
-        /* ranks evaluate in another order, and errors name the device */
+        CHECK_TEXT(products_evaluate(&j, a, b),
+                   "job %d, %s: evaluated %016llx, predicted %016llx %016llx %016llx; on one device "
+                   "%016llx, %016llx %016llx %016llx",
+                   number, words, (unsigned long long)a->evaluated.of,
+                   (unsigned long long)a->predicted[0], (unsigned long long)a->predicted[1],
+                   (unsigned long long)a->predicted[2], (unsigned long long)b->evaluated.of,
+                   (unsigned long long)b->predicted[0], (unsigned long long)b->predicted[1],
+                   (unsigned long long)b->predicted[2]);
+        /* replicas evaluate in another order, and errors name the device */
         const bool reports = !j.v[F_EVALUATE] && !a->texts[0] && !b->texts[0];
         CHECK_TEXT(!b->made && a->weights == b->weights && a->saved == b->saved &&
                        a->last == b->last && (!a->state || a->state == b->state) &&

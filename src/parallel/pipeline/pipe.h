@@ -35,6 +35,7 @@
  *   pipe_share.c                       ZeRO-1 of chunks
  *   pipe_units.c                       ZeRO-2 and 3 of chunks
  *   pipe_forward.c                     evaluation and prediction: forward parts by themselves
+ *   pipe_average.c                     sharded averages, for an evaluation
  *   pipe_attribute.c                   names what was not finite
  *   device_grid.c                      replicas' runs, and the whole model's code */
 
@@ -115,6 +116,11 @@ typedef struct dti_pipe_flow {
     bool shares_comm;                 /* which is another flow's */
 } dti_pipe_flow;
 
+typedef struct dti_forward_fault { /* what a device found not finite in a micro-batch */
+    uint32_t chunk;                /* UINT32_MAX: nothing */
+    char text[512];
+} dti_forward_fault;
+
 /* Of a plan without steps. */
 typedef struct dti_pipe_forward {
     dti_forward_desc desc;
@@ -125,6 +131,9 @@ typedef struct dti_pipe_forward {
     bool reads;             /* a chunk here reads a column of the set */
     double *leaves;         /* [micro-batches of a group][DTI_TERMS_WIDTH] */
     dti_step step;          /* the group under way */
+    bool searched;          /* in this set: for what was not finite first; */
+    uint32_t fault;         /* which micro-batch is looked at, from 1; 0: none is */
+    dti_forward_fault *faults; /* by device */
 } dti_pipe_forward;
 
 /* What a plan has of its own. Chunks, devices and pipelines have its programs, lists and runs. */
@@ -167,6 +176,8 @@ typedef struct dti_pipe {
     size_t bound_count; /* with offsets */
     float *weighs;      /* for parameters that weigh targets: room for the largest */
     dti_device_team *device_team;
+    bool averages;          /* sharded ones are in the weights' place, */
+    char *room;             /* and room for their way back, of DTI_AGREE_PIECE */
     bool reads;             /* a chunk here reads a column of the data */
     uint32_t units_ahead;   /* operations of units that nobody waits for yet */
     bool locks_comm;        /* several threads use it, one at a time; else one alone does */

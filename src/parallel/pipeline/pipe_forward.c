@@ -162,7 +162,7 @@ static dt_result dti_forward_inputs(dti_parallel *par, const dti_forward_desc *d
     dti_pipe_forward *f = dti_forward_of(par, d->output);
     const uint32_t first = 2 * dti_forward_number(d->output);
     dt_result result = DT_OK;
-    f->reads = false;
+    f->reads = f->searched = false;
     for (dti_pipe_chunk *chunk = NULL; (chunk = dti_pipe_next(par->pipe, chunk)) != NULL;) {
         for (uint32_t i = 0; i < 2 && !result; i++) {
             const dti_pipe_run *runs = chunk->runs[first + i];
@@ -201,7 +201,8 @@ static dt_result dti_forward_own(dti_parallel *par) {
     f->micro_slots = turns ? DTI_MAX(pipe->mesh->stages, 2u) : 2;
     f->leaves = dti_alloc_array(par->base, (size_t)f->grids[0].batch_slices * DTI_TERMS_WIDTH,
                                 sizeof *f->leaves);
-    DTI_HAVE(f->leaves);
+    f->faults = dti_alloc_array(par->base, pipe->device_count, sizeof *f->faults);
+    DTI_HAVE(f->leaves && f->faults);
     DTI_TRY(dti_forward_output(par, f));
     DTI_TRY(dti_pipe_cut_forward(par->base, pipe->graph, &pipe->plans[DTI_PIPE_TRAIN].cut, &d,
                                  f->node, &plan->cut));
@@ -294,7 +295,7 @@ static void dti_forward_close(dti_parallel *par, uint32_t number) {
         }
     }
     dti_pipe_cut_free(par->base, &plan->cut);
-    DTI_FREE(par->base, plan->forward->leaves, plan->forward);
+    DTI_FREE(par->base, plan->forward->leaves, plan->forward->faults, plan->forward);
     *plan = (dti_pipe_plan){.number = number};
     dti_pipe_use(par, DTI_PIPE_TRAIN);
 }
@@ -345,6 +346,43 @@ static void dti_forward_put(const dti_parallel *par, const dti_pipe_chunk *chunk
         memcpy(to, from, bytes);
 }
 
+/* What a chunk gives to others, and its losses. */
+static bool dti_forward_is_finite(const dt_program *p, bool output) {
+    const dti_code *code = dti_program_code(p);
+    const dti_step_slot *slot = p->now;
+    bool finite = true;
+    for (uint32_t i = 0; i < code->loss_count && output; i++)
+        finite = finite && dti_all_finite(dti_program_out(p) + code->terms[i].word, DT_F32, 2);
+    for (uint32_t i = 0; i < code->binding_count; i++) {
+        const dti_binding *binding = &code->bindings[i];
+        const dti_node *n = &code->work->nodes[binding->node];
+        if (binding->output != output || dti_is_whole((dt_dtype)n->dtype) ||
+            (!output && !n->attr.i[2]))
+            continue;
+        finite = finite &&
+                 dti_all_finite(dti_micro_slot_host(p, (uint32_t)(slot - p->step_slots), binding),
+                                (dt_dtype)n->dtype,
+                                binding->bytes / dti_dtype_bytes((dt_dtype)n->dtype));
+    }
+    return finite;
+}
+
+/* The first chunk that gives what is not finite from what is. The units that its launches read may
+ * have gone: then it is named without the op. */
+static void dti_forward_find(const dti_parallel *par, const dti_pipe_chunk *chunk, dt_program *p) {
+    dti_forward_fault *fault = &par->pipe->plan->forward->faults[chunk->device];
+    dt_report report = {0};
+    if (fault->chunk <= chunk->index || dti_forward_is_finite(p, true) ||
+        !dti_forward_is_finite(p, false))
+        return;
+    fault->chunk = chunk->index;
+    if (dti_pipe_has_units(par))
+        dti_code_fail(dti_program_code(p), DT_ERROR_NUMERIC, "it gave a NaN or an infinity first");
+    else
+        dti_step_fault(p, &report, dti_program_forward(p));
+    snprintf(fault->text, sizeof fault->text, "%.511s", p->base->error);
+}
+
 static dt_result dti_forward_done(dti_parallel *par, dti_pipe_chunk *chunk, const dti_action *a) {
     const dti_pipe_forward *f = par->pipe->plan->forward;
     const dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
@@ -360,6 +398,8 @@ static dt_result dti_forward_done(dti_parallel *par, dti_pipe_chunk *chunk, cons
         dti_leaf_terms(f->leaves + (size_t)run->pieces[0].leaf * DTI_TERMS_WIDTH, p, 0,
                        stage->losses, stage->metrics);
     dti_micro_slot_end(p);
+    if (run->pieces[0].leaf + 1 == f->fault)
+        dti_forward_find(par, chunk, p);
     return DT_OK;
 }
 
@@ -369,7 +409,9 @@ static const dti_strategy dti_forward_strategy = {.others_wait = true,
                                                   .split = true,
                                                   .calls = &dti_pipe_calls,
                                                   .team = dti_pipe_team,
-                                                  .result = dti_pipe_result};
+                                                  .result = dti_pipe_result,
+                                                  .leave = dti_pipe_leave,
+                                                  .parts = "stages"};
 
 /* What a callback's row or a label is wrong by is found before anything is exchanged. */
 static dt_result dti_forward_look(dti_parallel *par, const dti_batch *batch) {
@@ -414,6 +456,36 @@ static void dti_forward_add(const dti_pipe_forward *f, uint32_t micros, double *
         terms[i % DTI_TERMS_WIDTH] += f->leaves[i];
 }
 
+/* The first micro-batch of which a loss is not finite; `micros`: there is none. */
+static uint32_t dti_forward_faulty(const dti_pipe_forward *f, uint32_t micros) {
+    uint32_t m = 0;
+    while (m < micros && dti_losses_finite(f->leaves + (size_t)m * DTI_TERMS_WIDTH))
+        m++;
+    return m;
+}
+
+/* The group once more: who is first says why. Samples and drawn numbers are the same. */
+static dt_result dti_forward_search(dti_parallel *par, uint32_t micro, char said[1024]) {
+    const dti_pipe *pipe = par->pipe;
+    dti_pipe_forward *f = pipe->plan->forward;
+    const dti_forward_fault *own = &f->faults[0];
+    int64_t first;
+    for (uint32_t d = 0; d < pipe->device_count; d++)
+        f->faults[d].chunk = UINT32_MAX;
+    f->searched = true;
+    f->fault = micro + 1;
+    const dt_result result = dti_forward_compute(par);
+    f->fault = 0;
+    for (uint32_t d = 1; d < pipe->device_count; d++)
+        own = f->faults[d].chunk < own->chunk ? &f->faults[d] : own;
+    first = -(int64_t)own->chunk;
+    DTI_TRY(result ? result
+                   : dti_ranks_reduce(par, par->desc.comm, &first, 1, DT_I64, DT_COMM_MAX));
+    if (own->chunk != UINT32_MAX && first == -(int64_t)own->chunk)
+        snprintf(said, 1024, "%s", own->text);
+    return DT_OK;
+}
+
 static dt_result dti_forward_group(dti_parallel *par, const dti_batch *batch, dt_result own,
                                    double *terms, char said[1024]) {
     dti_pipe *pipe = par->pipe;
@@ -430,7 +502,8 @@ static dt_result dti_forward_group(dti_parallel *par, const dti_batch *batch, dt
     DTI_TRY(dti_ranks_reduce(par, par->desc.comm, f->leaves, (uint64_t)micros * DTI_TERMS_WIDTH,
                              DT_F64, DT_COMM_SUM));
     dti_forward_add(f, micros, terms);
-    return DT_OK;
+    const uint32_t faulty = dti_forward_faulty(f, micros);
+    return faulty < micros && !f->searched ? dti_forward_search(par, faulty, said) : DT_OK;
 }
 
 static dt_result dti_forward_run(dti_parallel *par, const dti_forward_desc *d,

@@ -601,7 +601,7 @@ static dt_result dti_pipe_share(dti_parallel *par, uint32_t node, const void *va
 static uint64_t dti_pipe_chunk_transients(const dti_pipe_chunk *chunk) {
     uint64_t bytes = 0;
     for (const dt_program *p = chunk->store->programs; p; p = p->next)
-        bytes += p->code->transient_bytes * p->step_slot_count;
+        bytes += dti_micro_slot_transients(p);
     return bytes;
 }
 
