@@ -152,7 +152,8 @@ static dt_result dti_checkpoint_fill(dti_checkpoint_file *f, dti_checkpoint_read
                                      void *user) {
     char *buffer = dti_alloc(f->base, (size_t)DTI_WEIGHTS_CHUNK);
     dt_result result = buffer ? DT_OK : DT_ERROR_MEMORY;
-    for (int i = 0; i < f->count; i++)
+    dti_checkpoint_next(f);
+    for (int i = f->item; i < f->count; i++)
         for (uint64_t at = 0; at < f->bytes[i] && !result; at += DTI_WEIGHTS_CHUNK) {
             const size_t size = (size_t)DTI_MIN(DTI_WEIGHTS_CHUNK, f->bytes[i] - at);
             result = read(user, i, at, buffer, size);

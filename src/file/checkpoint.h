@@ -21,7 +21,7 @@ static dt_result dti_checkpoint_begin(dti_base *base, const char *path,
                                       const dti_safetensors_item *items, int count,
                                       dti_checkpoint_file **out);
 static dt_result dti_checkpoint_add(dti_checkpoint_file *f, const void *data, size_t bytes);
-/* What `read` gives, through one buffer. */
+/* All further tensors: what `read` gives, through one buffer. */
 static dt_result dti_checkpoint_fill(dti_checkpoint_file *f, dti_checkpoint_read_fn *read,
                                      void *user);
 /* Lets the file appear once all bytes are there; `own` is an error: removes what was written, and

@@ -37,6 +37,13 @@ static dt_result dti_weights_read(const dt_safetensors *w, int index, uint64_t o
 /* Bytes of a tensor that are read or written at a time: large enough for a disk's speed. */
 #define DTI_WEIGHTS_CHUNK ((uint64_t)1 << 20)
 
+/* ---- store_file.c: for a trainer whose devices each have a part of a store's parameters */
+/* Whether a file has all of them: INVALID */
+static dt_result dti_weights_fit(dt_store *store, const dt_safetensors *weights, const char *path);
+/* Elements [at, at + n) of a tensor of dti_weight_floats, of a file that is open. */
+static dt_result dti_weights_floats(const dt_safetensors *w, int index, uint64_t at, uint64_t n,
+                                    float *to);
+
 /* A tensor to be written. */
 typedef struct dti_safetensors_item {
     const char *name, *dtype;

@@ -3,7 +3,7 @@
  * against the store before the first value is written. */
 
 static uint32_t dti_state_moments(const dt_store *s) {
-    return s->memories[DTI_ARENA_STATE] ? s->moments : 0;
+    return s->moments;
 }
 
 /* ---- the list */
@@ -76,27 +76,15 @@ static uint32_t dti_state_kind_of(const dt_store *s, uint32_t item, uint64_t *at
 
 /* ---- writing */
 
-static dt_result dti_state_read_floats(const dti_state_file *f, uint32_t array, uint64_t at,
-                                       uint64_t n, void *to) {
-    return f->moments && array ? f->moments(f->user, array - 1, at, n, to)
-                               : dti_store_array_read(f->store, array, at, n, to);
-}
-
-/* bf16 moments that replicas shard: each is a float and comes back exactly. Other ranks are asked
- * for as many as there is room for in what is still to be filled: half of them each time. */
+/* bf16 moments that replicas here shard: each is a float and comes back exactly. */
 static dt_result dti_state_read_shards(const dti_state_file *f, uint32_t array, uint64_t at,
                                        uint64_t n, uint16_t *to) {
     float few[DTI_BLOCK];
     for (uint64_t some; n; at += some, to += some, n -= some) {
-        const bool many = n > 2 * DTI_BLOCK;
-        void *floats = many ? (void *)to : few;
-        some = many ? n / 2 : DTI_MIN(n, (uint64_t)DTI_BLOCK);
-        DTI_TRY(dti_state_read_floats(f, array, at, some, floats));
-        for (uint64_t k = 0; k < some; k++) {
-            float x;
-            memcpy(&x, (const char *)floats + k * sizeof x, sizeof x);
-            to[k] = dti_bf16_from_f32(x);
-        }
+        some = DTI_MIN(n, (uint64_t)DTI_BLOCK);
+        DTI_TRY(dti_store_array_read(f->store, array, at, some, few));
+        for (uint64_t k = 0; k < some; k++)
+            to[k] = dti_bf16_from_f32(few[k]);
     }
     return DT_OK;
 }
@@ -112,6 +100,10 @@ static dt_result dti_state_copy(void *user, int item, uint64_t offset, void *to,
         memcpy(to, from + offset, bytes);
         return DT_OK;
     }
+    if (item == f->tensors && f->counts) {
+        memcpy(to, (const char *)f->counts + offset, bytes);
+        return DT_OK;
+    }
     if (item == f->tensors && s->memories[DTI_ARENA_STATE])
         return dti_store_counts(s, offset / DTI_WORD_BYTES, bytes / DTI_WORD_BYTES, to, false);
     if (item == f->tensors) { /* counts, before an optimizer has come */
@@ -125,7 +117,7 @@ static dt_result dti_state_copy(void *user, int item, uint64_t offset, void *to,
     if (dti_store_is_stored(s, kind))
         return dti_stored_raw(s, kind, p, offset, to, bytes, false);
     first += offset / dti_arena_bytes(1); /* pieces are of whole elements */
-    return dti_state_read_floats(f, kind, first, bytes / dti_arena_bytes(1), to);
+    return dti_store_array_read(s, kind, first, bytes / dti_arena_bytes(1), to);
 }
 
 /* Tensors of which the first NaN or infinity is told: parameters and moments. */
@@ -139,6 +131,20 @@ static dt_result dti_state_read(void *user, int item, uint64_t offset, void *to,
     if (!result && item < dti_state_warned(f) && !f->told)
         f->told = dti_checkpoint_warn(f->base, &f->items[item], offset, to, bytes);
     return result;
+}
+
+static dt_result dti_state_push(dti_state_file *f, dti_checkpoint_file *file, int item, uint64_t at,
+                                uint64_t n, float *values) {
+    const dt_dtype dtype = !strcmp(f->items[item].dtype, "BF16") ? DT_BF16 : DT_F32;
+    const uint64_t each = dti_dtype_bytes(dtype);
+    for (uint64_t i = 0; i < n && dtype == DT_BF16; i++) {
+        const uint16_t half = dti_bf16_from_f32(values[i]);
+        memcpy((char *)values + i * each, &half, sizeof half);
+    }
+    if (item < dti_state_warned(f) && !f->copies && !f->told)
+        f->told =
+            dti_checkpoint_warn(f->base, &f->items[item], at * each, values, (size_t)(n * each));
+    return dti_checkpoint_add(file, values, (size_t)(n * each));
 }
 
 /* ---- reading */
@@ -216,15 +222,14 @@ static dt_result dti_state_match(const dti_state_file *f, const char *path,
     return DT_OK;
 }
 
-/* Counts in the order of the store. */
-static dt_result dti_state_put_t(const dti_state_file *f, const dti_checkpoint *c) {
-    const dt_store *s = f->store;
-    const int counts = dti_checkpoint_index(c, "dtrain.t");
-    for (uint32_t i = 0; i < s->layout.param_count; i++)
-        DTI_TRY(dti_checkpoint_read(c, counts,
-                                    sizeof *f->t * (uint64_t)dti_state_number(f, c, (int)i),
-                                    sizeof *f->t, &f->t[i]));
-    return dti_store_counts(s, 0, s->layout.param_count, f->t, true);
+static dt_result dti_state_counts(const dti_state_file *f, const dti_checkpoint *c,
+                                  uint32_t *counts) {
+    const int index = dti_checkpoint_index(c, "dtrain.t");
+    for (uint32_t i = 0; i < f->store->layout.param_count; i++)
+        DTI_TRY(dti_checkpoint_read(c, index,
+                                    sizeof *counts * (uint64_t)dti_state_number(f, c, (int)i),
+                                    sizeof *counts, &counts[i]));
+    return DT_OK;
 }
 
 /* Bytes of what is one: a float, or a block of moments in 8 bits with its scale at its end. 0: the
@@ -283,8 +288,6 @@ static dt_result dti_state_put_one(const dti_state_file *f, const dti_checkpoint
     uint64_t first;
     const uint32_t kind = dti_state_kind_of(s, item, &first);
     const dti_param *p = &s->layout.params[item % s->layout.param_count];
-    if (kind && s->layout.parted && dti_store_is_stored(s, kind))
-        return DT_OK; /* they go to their owners */
     for (uint64_t at = 0; at < bytes; at += DTI_WEIGHTS_CHUNK) {
         const uint64_t some = DTI_MIN(DTI_WEIGHTS_CHUNK, bytes - at), one = dti_arena_bytes(1);
         DTI_TRY(dti_checkpoint_read(c, index, at, some, f->chunk));
@@ -298,7 +301,10 @@ static dt_result dti_state_put_one(const dti_state_file *f, const dti_checkpoint
 static dt_result dti_state_put(const dti_state_file *f, const dti_checkpoint *c) {
     const dt_store *s = f->store;
     dti_store_unbound(f->store);
-    DTI_TRY(s->memories[DTI_ARENA_STATE] ? dti_state_put_t(f, c) : DT_OK);
+    if (s->memories[DTI_ARENA_STATE]) {
+        DTI_TRY(dti_state_counts(f, c, f->t));
+        DTI_TRY(dti_store_counts(s, 0, s->layout.param_count, f->t, true));
+    }
     for (uint32_t i = 0; i < (uint32_t)f->tensors; i++)
         DTI_TRY(dti_state_put_one(f, c, i));
     return DT_OK;

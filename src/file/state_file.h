@@ -21,15 +21,13 @@ typedef struct dti_state_file {
     dti_safetensors_item *items;
     char **names; /* of the first `tensors` items */
     int count, tensors;
-    /* Reads n elements of a moment, from `at` on, where the store has not all of them itself; NULL:
-     * it has, or others of this process do. */
-    dt_result (*moments)(void *user, uint32_t moment, uint64_t at, uint64_t n, void *to);
-    void *user;
     int64_t *raw; /* by item: the size of one that is bytes */
     uint32_t *t;  /* room for counts, and for a chunk: what is put must not run out of memory */
     char *chunk;
     int64_t sizes[3];
-    bool told; /* of a NaN or infinity that is written */
+    const uint32_t *counts; /* of steps, by parameter; NULL: the store has them */
+    bool copies;            /* who writes it warns of a NaN or infinity later; */
+    bool told;              /* or was warned of one */
 } dti_state_file;
 
 /* Lists the tensors; `moments` of them. INVALID: a parameter has a name of the format's own. */
@@ -43,6 +41,10 @@ static dt_result dti_state_read(void *user, int item, uint64_t offset, void *to,
  * warned of. */
 static dt_result dti_state_copy(void *user, int item, uint64_t offset, void *to, size_t bytes);
 static int dti_state_warned(const dti_state_file *f);
+/* Elements [at, at + n) of one of the first tensors, which is of floats, to a file. Writes over
+ * `values`. */
+static dt_result dti_state_push(dti_state_file *f, dti_checkpoint_file *file, int item, uint64_t at,
+                                uint64_t n, float *values);
 /* Whether the file has words of that number, which come to f->words. FORMAT. */
 static dt_result dti_state_words_read(dti_state_file *f, const char *path, const dti_checkpoint *c,
                                       const char *name, uint32_t words);
@@ -56,7 +58,10 @@ static dt_result dti_state_match(const dti_state_file *f, const char *path,
 /* The number of a parameter in the file, which counts are in the order of: the first tensors are
  * the parameters. */
 static int dti_state_number(const dti_state_file *f, const dti_checkpoint *c, int item);
-/* What matched into the store, whose state arena has room for it; without sharded moments. */
+/* Counts in the order of the store. */
+static dt_result dti_state_counts(const dti_state_file *f, const dti_checkpoint *c,
+                                  uint32_t *counts);
+/* What matched into the store, whose state arena has room for it. */
 static dt_result dti_state_put(const dti_state_file *f, const dti_checkpoint *c);
 /* A dti_checkpoint_check_fn. FORMAT: a tensor of floats, or of moments of 8 bits, has a NaN or an
  * infinity (names it). */

@@ -334,6 +334,44 @@ static dt_result dti_store_load(dt_store *store, const char *path, const dt_load
     return result;
 }
 
+/* ---- Loading by whoever writes the values elsewhere */
+
+static dt_result dti_weights_fit(dt_store *store, const dt_safetensors *weights, const char *path) {
+    dti_base *base = dti_store_base(store);
+    uint64_t largest = 0;
+    dti_loading l = {.store = store, .path = path, .weights = weights};
+    l.desc = (dt_load_desc){.params = "*", .prefix = "", .file_prefix = "", .strict = true};
+    dti_text text = dti_text_open(base);
+    l.chunk = dti_alloc(base, (size_t)DTI_WEIGHTS_CHUNK);
+    const dt_result result =
+        l.chunk ? dti_store_load_params(&l, &text, false, NULL, &largest) : DT_ERROR_MEMORY;
+    dti_free(base, l.chunk);
+    dti_text_free(&text);
+    return result;
+}
+
+/* Smaller ones are read into the room's end: none is written over before it is read. */
+static dt_result dti_weights_floats(const dt_safetensors *w, int index, uint64_t at, uint64_t n,
+                                    float *to) {
+    double wide[512];
+    dt_dtype dtype = DT_F32;
+    dti_weight_floats(&w->items[index].info, &dtype);
+    const uint64_t each = dti_dtype_bytes(dtype);
+    if (each <= sizeof *to) {
+        char *from = (char *)to + (sizeof *to - each) * n;
+        DTI_TRY(dti_weights_read(w, index, at * each, n * each, from));
+        if (dtype != DT_F32)
+            dti_f32_from_weight(to, from, dtype, (size_t)n);
+        return DT_OK;
+    }
+    for (uint64_t some; n; at += some, n -= some, to += some) {
+        some = DTI_MIN(n, (uint64_t)DTI_COUNT(wide));
+        DTI_TRY(dti_weights_read(w, index, at * each, some * each, wide));
+        dti_f32_from_weight(to, wide, dtype, (size_t)some);
+    }
+    return DT_OK;
+}
+
 DTI_PUBLIC(dt_store_load, (dt_store * store, const char *path), store, DTI_OF(dt_store),
            (store, path)) {
     int loaded;

@@ -184,11 +184,6 @@ typedef struct dti_unit_pass { /* through a set, in an evaluation */
     bool searched;    /* all ranks have looked for the first NaN */
 } dti_unit_pass;
 
-typedef struct dti_full { /* a grid's host, in the first replica's store */
-    bool old;             /* stages or tensor ranks have made steps that it has not */
-    bool shown; /* the application has it, and may read and write it between any two steps */
-} dti_full;
-
 typedef struct dti_parallel {
     dti_base *base; /* of the first replica's context */
     dti_parallel_desc desc;
@@ -219,9 +214,10 @@ typedef struct dti_parallel {
         shard_comm; /* of the group's ranks, for parameters; NULL: one process, or par->desc.comm */
     float *undo;
     bool shown; /* averages stand where weights do */
+    bool given; /* of devices that each have a part: their values are there */
+    bool kept;  /* the application has a grid's host store, and reads and writes it between steps */
     dti_units units;
     dti_round round;
-    dti_full whole;
     struct dti_pipe *pipe; /* a grid of pipelines, whose values the one replica has; NULL: none */
     bool alone;            /* a device that runs on its own: its steps are one.c's */
     bool one_thread;       /* drives all replicas: they run on their own, and have little to sum */
@@ -315,9 +311,11 @@ static dt_result dti_agree_class(dti_parallel *par);
 static dt_result dti_agree_piece(dti_parallel *par, char **piece);
 typedef dt_result dti_piece_fn(dti_parallel *par, char *piece);
 static dt_result dti_agree_with(dti_parallel *par, dti_piece_fn *fn);
-/* The first replica of rank 0 gives all others parameters, buffers and optimizer state; then all
- * have the same hash. */
+/* Where each replica has all values: the first one of rank 0 gives all others parameters, buffers
+ * and optimizer state; then all have the same hash. */
 static dti_piece_fn dti_agree_state;
+/* A job averages all that it trains from its first step on. */
+static void dti_agree_averages(dt_store *s);
 /* In place, over all ranks of a comm; NULL: there are no others. */
 static dt_result dti_ranks_reduce(dti_parallel *par, dt_comm *comm, void *data, uint64_t count,
                                   dt_dtype dtype, dt_comm_reduction how);
@@ -333,6 +331,7 @@ static uint32_t dti_shards(const dti_parallel *par);
 static dti_values_shared dti_shards_here(const dti_parallel *par);
 /* Whether it has replicas of other ranks, too. Alike on all ranks. */
 static bool dti_shards_span(const dti_parallel *par);
+static bool dti_owners_are(const dti_parallel *par); /* whether it will be */
 /* Whether it is, and what each store has of it. Before its programs are made. MEMORY */
 static dt_result dti_owners_cut(dti_parallel *par);
 static dt_result dti_owners_make(dti_parallel *par); /* host memory; MEMORY */
@@ -344,15 +343,6 @@ static dt_result dti_owners_gather(dti_parallel *par);
 /* Averages take the weights' place for an evaluation, on all ranks or none; hide in any case. */
 static dt_result dti_owners_show(dti_parallel *par);
 static dt_result dti_owners_hide(dti_parallel *par);
-/* A piece of a moment, of at most DTI_AGREE_PIECE bytes: on rank 0 from whoever has it, a
- * dti_state_file.moments of par, which the others serve until rank 0 says that it has all. */
-static dt_result dti_owners_fetch(void *user, uint32_t moment, uint64_t at, uint64_t n, void *to);
-static dt_result dti_owners_serve(dti_parallel *par, char *piece);
-static dt_result dti_owners_served(dti_parallel *par);
-/* A piece of a moment that rank 0 has, to its owners. */
-static dt_result dti_owners_spread(dti_parallel *par, uint32_t moment, uint64_t at, uint64_t n,
-                                   char *piece);
-
 /* The group's comm, on all ranks together, once a build. */
 static dt_result dti_shards_group(dti_parallel *par);
 

@@ -132,6 +132,9 @@ static dt_result dti_state_ensure(dt_store *s, const dti_code *code) {
 static dt_result dti_arenas_ensure(dt_program *p) {
     dt_store *s = p->store;
     const bool units = dti_code_has_units(p->code);
+    if (!units && !s->memories[DTI_ARENA_PARAM])
+        DTI_TRY(dti_arena_grow(s, DTI_ARENA_PARAM, dti_layout_bytes(&s->layout, s->layout.elements),
+                               0));
     if (units)
         DTI_TRY(dti_units_ensure(s, p->code));
     else if (p->code->has_gradients && !s->memories[DTI_ARENA_GRADIENT])
@@ -348,10 +351,9 @@ static void dti_store_keep(dt_store *s, const dti_code *code) {
     }
 }
 
-static dt_result dti_store_train_elsewhere(dt_store *s, const dti_code *code) {
-    DTI_TRY(dti_state_ensure(s, code));
+static void dti_store_train_elsewhere(dt_store *s, const dti_code *code) {
+    s->moments = DTI_MAX(s->moments, dti_optim_arrays(&code->optim));
     dti_store_keep(s, code);
-    return DT_OK;
 }
 
 static dt_result dti_program_build(dt_program *p, const dt_program_desc *desc,

@@ -89,8 +89,8 @@ struct dt_program {
 static dt_result dti_program_create(dt_store *store, const dt_program_desc *desc,
                                     const dti_batch_slices *batch_slices, dt_program **out);
 
-/* The store has the state of a code that other stores train: it is only kept there. */
-static dt_result dti_store_train_elsewhere(dt_store *s, const dti_code *code);
+/* The store is of a code that other stores train: it may keep the state. */
+static void dti_store_train_elsewhere(dt_store *s, const dti_code *code);
 
 static inline const dti_code *dti_program_code(const dt_program *p) {
     return p->code;

@@ -94,8 +94,7 @@ static uint32_t dti_trainer_keeps(const dt_trainer *t, const dti_batch *batch, u
 
 /* Parameters that were brought for others go back to their owners. */
 static dt_result dti_trainer_part(dt_trainer *t) {
-    const bool here = dti_units_are(&t->par) && t->par.replicas[0].store->memories[DTI_ARENA_PARAM];
-    return here ? dti_units_hide(&t->par) : DT_OK;
+    return dti_full_is_there(&t->par) ? dti_full_hide(&t->par) : DT_OK;
 }
 
 /* As soon as it can be without waiting twice. With an error of its own it begins too, so that all

@@ -121,26 +121,6 @@ static dt_result dti_trainer_state_open(dti_state_file *f) {
 
 /* ---- saving */
 
-/* Whether other ranks have a part of it. */
-static bool dti_state_is_apart(const dt_trainer *t) {
-    return dti_is_sharded(&t->par) && dti_shards_span(&t->par);
-}
-
-static dt_result dti_state_write_file(dt_trainer *t, dti_state_file *f, const char *path,
-                                      bool folder, int keep) {
-    const uint64_t step = f->words[DTI_STATE_STEP];
-    const bool copies = folder && t->desc.checkpoint.background;
-    dti_checkpoint_file *file;
-    DTI_TRY(dti_trainer_state_open(f));
-    DTI_TRY(copies ? dti_checkpoint_copy_begin(f->base, &t->copy, path, step, keep, f->items,
-                                               f->count, dti_state_warned(f), &file)
-            : folder
-                ? dti_checkpoint_folder_begin(f->base, path, step, keep, f->items, f->count, &file)
-                : dti_checkpoint_begin(f->base, path, f->items, f->count, &file));
-    return dti_checkpoint_end(
-        file, dti_checkpoint_fill(file, copies ? dti_state_copy : dti_state_read, f));
-}
-
 /* How many of the newest files stay. A server also keeps those that other servers may need. */
 static int dti_state_keep(const dt_trainer *t, const char *path, bool folder) {
     uint64_t steps[DTI_STATE_LISTED];
@@ -154,75 +134,115 @@ static int dti_state_keep(const dt_trainer *t, const char *path, bool folder) {
     return needed == DTI_STATE_LISTED ? INT_MAX : DTI_MAX(keep, needed + 1);
 }
 
+static dt_result dti_state_begin(dt_trainer *t, dti_state_file *f, const char *path, bool folder,
+                                 dti_checkpoint_file **out) {
+    const uint64_t step = f->words[DTI_STATE_STEP];
+    const int keep = dti_state_keep(t, path, folder);
+    f->copies = folder && t->desc.checkpoint.background;
+    DTI_TRY(dti_trainer_state_open(f));
+    return f->copies ? dti_checkpoint_copy_begin(f->base, &t->copy, path, step, keep, f->items,
+                                                 f->count, dti_state_warned(f), out)
+           : folder
+               ? dti_checkpoint_folder_begin(f->base, path, step, keep, f->items, f->count, out)
+               : dti_checkpoint_begin(f->base, path, f->items, f->count, out);
+}
+
+/* What is left of it. */
+static dt_result dti_state_fill(dti_state_file *f, dti_checkpoint_file *file) {
+    return dti_checkpoint_fill(file, f->copies ? dti_state_copy : dti_state_read, f);
+}
+
+/* ---- devices that each have a part: the walk of values.h, with rank 0's file */
+
+typedef struct dti_state_walk {
+    dti_state_file *f;
+    const dti_checkpoint *c;   /* that is read, */
+    dti_checkpoint_file *file; /* or written */
+} dti_state_walk;
+
+static uint32_t dti_state_item_of(const dti_state_file *f, uint32_t param, uint32_t array) {
+    return array * f->store->layout.param_count + param;
+}
+
+static dt_result dti_state_walk_write(void *user, uint32_t param, uint32_t array, uint64_t at,
+                                      uint64_t n, float *values) {
+    const dti_state_walk *w = user;
+    return dti_state_push(w->f, w->file, (int)dti_state_item_of(w->f, param, array), at, n, values);
+}
+
+/* file: NULL on ranks that write none. own: what failed here. */
+static dt_result dti_state_write_apart(dt_trainer *t, dti_state_file *f, dti_checkpoint_file *file,
+                                       dt_result own) {
+    dti_parallel *par = &t->par;
+    dti_state_walk w = {.f = f, .file = file};
+    const dti_values_file values = {.user = &w, .move = dti_state_walk_write};
+    const size_t params = f->store->layout.param_count;
+    uint32_t *counts = dti_alloc_array(t->base, params + 1, sizeof *counts);
+    char *piece = dti_alloc(t->base, DTI_AGREE_PIECE);
+    dt_result result = dti_agree_result(par, own ? own : counts && piece ? DT_OK : DT_ERROR_MEMORY);
+    if (!result)
+        result = dti_values_counts(par, counts);
+    if (!result)
+        result = dti_values_save(par, &values, piece);
+    f->counts = counts;
+    if (!result && file)
+        result = dti_state_fill(f, file);
+    f->counts = NULL;
+    DTI_FREE(t->base, counts, piece);
+    return result;
+}
+
+/* `writes`: this rank does. */
 static dt_result dti_state_write(dt_trainer *t, const char *path, bool folder,
-                                 const dti_rounds_state *local) {
-    uint64_t words[DTI_STATE_WORDS], watched[DTI_WATCHED_WORDS];
-    if (!path)
-        return dti_fail(t->base, DT_ERROR_INVALID, "the path to save to is NULL");
+                                 const dti_rounds_state *local, bool writes) {
+    uint64_t words[DTI_STATE_WORDS], watched[DTI_WATCHED_WORDS], *others = NULL;
+    dti_checkpoint_file *file = NULL;
     dti_state_extra *extras =
         dti_alloc_array(t->base, (size_t)local->extra_count + 3, sizeof *extras);
-    uint64_t *others = NULL;
-    DTI_HAVE(extras);
-    for (uint32_t i = 0; i < local->extra_count; i++)
-        extras[i] = local->extras[i];
     dti_state_file f = dti_trainer_state(t, words, DTI_STATE_USUAL);
-    f.moments = dti_state_is_apart(t) ? dti_owners_fetch : NULL;
-    f.user = &t->par;
-    f.extras = extras;
-    f.extra_count = local->extra_count + dti_watched_put(t, watched, extras + local->extra_count);
-    dti_state_words(t, words);
-    dt_result result = dti_sharing_put(t, extras + f.extra_count, &others);
-    f.extra_count += others != NULL;
-    if (!result)
-        result = dti_state_write_file(t, &f, path, folder, dti_state_keep(t, path, folder));
+    dt_result result = extras ? DT_OK : DT_ERROR_MEMORY;
+    if (!result && writes) {
+        memcpy(extras, local->extras, local->extra_count * sizeof *extras);
+        f.extras = extras;
+        f.extra_count =
+            local->extra_count + dti_watched_put(t, watched, extras + local->extra_count);
+        dti_state_words(t, words);
+        result = dti_sharing_put(t, extras + f.extra_count, &others);
+        f.extra_count += others != NULL;
+    }
+    if (!result && writes)
+        result = dti_state_begin(t, &f, path, folder, &file);
+    if (dti_values_are_apart(&t->par))
+        result = dti_state_write_apart(t, &f, file, result);
+    else if (!result)
+        result = dti_state_fill(&f, file);
+    if (file)
+        result = dti_checkpoint_end(file, result);
     dti_state_close(&f);
     DTI_FREE(t->base, extras, others);
     return result;
 }
 
-/* The file, by rank 0, which asks the others for their parts of the state. */
-static dt_result dti_trainer_file_apart(dt_trainer *t, const char *path, bool folder) {
-    char *piece;
-    dt_result result = dti_agree_piece(&t->par, &piece);
-    if (!result && t->par.mesh.rank == 0) {
-        const dti_rounds_state none = {0};
-        result = dti_state_write(t, path, folder, &none);
-        const dti_error_text error = dti_error_of(&t->par); /* the file's comes first */
-        const dt_result told = dti_owners_served(&t->par);
-        if (result)
-            dti_error_back(&t->par, &error);
-        result = result ? result : told;
-    } else if (!result) {
-        result = dti_owners_serve(&t->par, piece);
-    }
-    dti_free(t->base, piece);
-    return result;
-}
-
 /* A lost job has no others to tell. */
 static dt_result dti_trainer_file(dt_trainer *t, const char *path, bool folder) {
+    dti_parallel *par = &t->par;
     dti_rounds_state local = {0};
     DTI_TRY(dti_check_forked(t->base));
     DTI_TRY(dti_sharing_is_first(t, "saved"));
     DTI_TRY(dti_trainer_whole(t, "be saved"));
     DTI_TRY(dti_worker_has_no(t, "state to save"));
     dti_trainer_drain(t);
-    dt_result result = dti_full_gather(&t->par); /* of ZeRO-2 and 3 it says what is lost */
-    if (!result && dti_state_is_apart(t) && t->par.lost)
-        return dti_fail(
-            t->base, DT_ERROR_REVOKED,
-            "the job ended at step %llu, and other ranks' shards of the optimizer's state are lost "
-            "(.parallel.zero_stage): dt_store_save saves the weights; go on from a checkpoint",
-            (unsigned long long)t->par.replicas[0].store->steps);
-    if (dti_state_is_apart(t))
-        return result ? result : dti_agree_result(&t->par, dti_trainer_file_apart(t, path, folder));
-    if (!result && dti_parallel_is_local(&t->par))
+    const bool writes = par->mesh.rank == 0 || par->lost;
+    dt_result result = dti_full_given(par);
+    if (!result && writes && !path)
+        result = dti_fail(t->base, DT_ERROR_INVALID, "the path to save to is NULL");
+    result = dti_agree_result(par, result);
+    if (!result && dti_parallel_is_local(par))
         result = dti_rounds_collect(t, &local);
-    const bool writes = t->par.mesh.rank == 0 || t->par.lost;
-    if (writes && !result)
-        result = dti_state_write(t, path, folder, &local);
+    if (!result && (writes || dti_values_are_apart(par)))
+        result = dti_state_write(t, path, folder, &local, writes);
     dti_rounds_state_free(t, &local);
-    return dti_agree_result(&t->par, result);
+    return dti_agree_result(par, result);
 }
 
 DTI_PUBLIC(dt_trainer_save, (dt_trainer * t, const char *path), t, DTI_OF(dt_trainer) | DTI_WITH,
@@ -339,78 +359,71 @@ static void dti_plateau_load(dt_trainer *t, const uint64_t *words) {
     t->plateau.cooldown = words[DTI_STATE_COOLDOWN];
 }
 
-/* `count` elements of a moment of the file as floats. Half of them are read into the room's second
- * half: none is written over before it is read. */
-static dt_result dti_state_moment_read(const dti_checkpoint *c, const char *name, uint64_t at,
-                                       uint64_t count, bool half, char *to) {
-    const uint64_t each = half ? 2 : dti_arena_bytes(1);
-    char *from = half ? to + 2 * count : to;
-    DTI_TRY(dti_checkpoint_read(c, dti_checkpoint_index(c, name), at * each, count * each, from));
-    for (uint64_t k = 0; k < count && half; k++)
-        ((float *)(void *)to)[k] = dti_f32_from_bf16(((const uint16_t *)(const void *)from)[k]);
-    return DT_OK;
+/* ---- the values of devices that each have a part */
+
+static dt_result dti_state_walk_read(void *user, uint32_t param, uint32_t array, uint64_t at,
+                                     uint64_t n, float *values) {
+    const dti_state_walk *w = user;
+    const char *name = w->f->items[dti_state_item_of(w->f, param, array)].name;
+    return dti_weights_floats(w->c, dti_checkpoint_index(w->c, name), at, n, values);
 }
 
-/* With ZeRO: each moment of the file to its owners. What rank 0 cannot read is told at the end. */
-static dt_result dti_state_moments_spread(dt_trainer *t, const dti_checkpoint *c,
-                                          const dti_state_file *f, char *piece) {
-    const dt_store *s = t->par.replicas[0].store;
-    const uint32_t n = s->layout.param_count, tensors = n * (1 + dti_state_moments(s));
-    const uint64_t most = DTI_AGREE_PIECE / dti_arena_bytes(1);
-    const bool half = s->layout.state == DT_STATE_BF16, reads = t->par.mesh.rank == 0;
-    dt_result result = DT_OK;
-    for (uint32_t i = n; i < tensors; i++) {
-        const dti_param *p = &s->layout.params[i % n];
-        for (uint64_t at = 0; at < p->elements && !t->par.lost; at += most) { /* on all ranks */
-            const uint64_t count = DTI_MIN(p->elements - at, most);
-            const dt_result own =
-                reads ? dti_state_moment_read(c, f->items[i].name, at, count, half, piece) : DT_OK;
-            const dt_result one =
-                dti_owners_spread(&t->par, i / n - 1, p->offset + at, count, piece);
-            result = result ? result : own ? own : one;
-        }
-    }
-    return dti_agree_result(&t->par, result);
+typedef struct dti_state_room { /* taken before anything changes, on all ranks */
+    char *piece;
+    uint32_t *counts;
+    dti_rounds_state local;
+} dti_state_room;
+
+static void dti_state_room_free(dt_trainer *t, dti_state_room *room) {
+    dti_rounds_state_free(t, &room->local);
+    DTI_FREE(t->base, room->piece, room->counts);
 }
 
-/* Rank 0 has checked; all learn where to go on, make the programs for its batch slices, and get the
- * values. */
-static dt_result dti_state_spread(dt_trainer *t, const dti_checkpoint *c, dti_state_file *f) {
+static dt_result dti_state_room_make(dt_trainer *t, dti_state_room *room) {
+    const uint32_t params = t->par.replicas[0].store->layout.param_count;
+    room->counts = dti_alloc_array(t->base, params + 1u, sizeof *room->counts);
+    dt_result result = dti_agree_result(&t->par, room->counts ? DT_OK : DT_ERROR_MEMORY);
+    if (!result)
+        result = dti_agree_piece(&t->par, &room->piece);
+    if (!result && dti_parallel_is_local(&t->par))
+        result = dti_agree_result(&t->par, dti_rounds_room(t, &room->local));
+    return result;
+}
+
+/* What fails in the middle leaves values of two states: the job is over. */
+static dt_result dti_state_values_apart(dt_trainer *t, const dti_checkpoint *c, dti_state_file *f,
+                                        const dti_state_room *room) {
     dti_parallel *par = &t->par;
-    dt_result result = dti_ranks_tell(&t->par, f->words, DTI_STATE_WORDS, DT_I64);
-    if (f->words[DTI_STATE_BATCH_SLICES] != par->mesh.data)
-        t->bounded = false; /* measured shares are of one batch slice a replica */
-    const bool is_local = dti_parallel_is_local(par);
-    if (!result && dti_units_are(par))
-        result = dti_full_gather(par); /* what is read goes to whole parameters */
-    if (!result && !is_local && f->words[DTI_STATE_BATCH_SLICES] != par->job.batch_slices) {
-        result = dti_full_gather(par); /* if memory runs out now, the host has the values */
-        if (!result)
-            result = dti_sharing_build(t, (uint32_t)f->words[DTI_STATE_BATCH_SLICES]);
-    }
-    char *piece = NULL; /* taken before anything changes, on all ranks */
-    dti_rounds_state local = {0};
+    const dt_store *s = par->replicas[0].store;
+    dti_state_walk w = {.f = f, .c = c};
+    const dti_values_file file = {.user = &w, .move = dti_state_walk_read};
+    dt_result result =
+        dti_agree_result(par, par->mesh.rank == 0 ? dti_state_counts(f, c, room->counts) : DT_OK);
     if (!result)
-        result = dti_agree_piece(par, &piece);
-    if (!result && is_local)
-        result = dti_agree_result(par, dti_rounds_room(t, &local));
-    if (result) {
-        dti_rounds_state_free(t, &local);
-        dti_free(t->base, piece);
-        return result;
-    }
+        result = dti_ranks_tell(par, room->counts, s->layout.param_count, DT_I32);
+    if (!result)
+        result = dti_agree_result(par, dti_values_load(par, &file, 1 + s->moments, room->piece));
+    if (!result)
+        result = dti_agree_result(par, dti_values_counted(par, room->counts));
+    if (!result && par->kept)
+        result = dti_full_gather(par);
+    par->lost = par->lost || result;
+    return result;
+}
+
+static dt_result dti_state_values(dt_trainer *t, const dti_checkpoint *c, dti_state_file *f,
+                                  const dti_state_room *room) {
+    dti_parallel *par = &t->par;
     par->replicas[0].store->steps = f->words[DTI_STATE_STEP];
-    result = dti_agree_result(par, par->mesh.rank == 0 ? dti_state_put(f, c) : DT_OK);
-    if (!result && dti_is_sharded(par))
-        result = dti_state_moments_spread(t, c, f, piece);
-    if (!result)
-        result = dti_agree_state(par, piece);
-    if (!result && (dti_pipe_of(par)))
-        result = dti_full_given(par);
-    if (!result && is_local)
-        result = dti_agree_result(par, dti_rounds_spread(t, &local, c, f));
-    dti_rounds_state_free(t, &local);
-    dti_free(t->base, piece);
+    if (dti_values_are_apart(par))
+        return dti_state_values_apart(t, c, f, room);
+    DTI_TRY(dti_agree_result(par, par->mesh.rank == 0 ? dti_state_put(f, c) : DT_OK));
+    return dti_agree_state(par, room->piece);
+}
+
+/* Its place has changed, whatever `result` of the values is. */
+static dt_result dti_state_place(dt_trainer *t, const dti_checkpoint *c, const dti_state_file *f,
+                                 dt_result result) {
     t->epoch = f->words[DTI_STATE_EPOCH];
     t->index = f->words[DTI_STATE_INDEX];
     t->saved = t->tried = f->words[DTI_STATE_STEP];
@@ -419,8 +432,30 @@ static dt_result dti_state_spread(dt_trainer *t, const dti_checkpoint *c, dti_st
         result = dti_watched_load(t, c);
     if (!result)
         result = dti_sharing_load(t, c);
-    const dt_result own = dti_trainer_seek(t); /* in any case: its place has changed */
-    return result ? result : dti_agree_result(par, own);
+    const dt_result own = dti_trainer_seek(t);
+    return result ? result : dti_agree_result(&t->par, own);
+}
+
+/* Rank 0 has checked; all learn where to go on, make the programs for its batch slices, and get the
+ * values. */
+static dt_result dti_state_spread(dt_trainer *t, const dti_checkpoint *c, dti_state_file *f) {
+    dti_parallel *par = &t->par;
+    dti_state_room room = {0};
+    const bool is_local = dti_parallel_is_local(par);
+    dt_result result = dti_ranks_tell(&t->par, f->words, DTI_STATE_WORDS, DT_I64);
+    if (f->words[DTI_STATE_BATCH_SLICES] != par->mesh.data)
+        t->bounded = false; /* measured shares are of one batch slice a replica */
+    if (!result)
+        result = dti_state_room_make(t, &room);
+    if (!result && !is_local && f->words[DTI_STATE_BATCH_SLICES] != par->job.batch_slices)
+        result = dti_sharing_build(t, (uint32_t)f->words[DTI_STATE_BATCH_SLICES]);
+    const bool made = !result;
+    if (!result)
+        result = dti_state_values(t, c, f, &room);
+    if (!result && is_local)
+        result = dti_agree_result(par, dti_rounds_spread(t, &room.local, c, f));
+    dti_state_room_free(t, &room);
+    return made ? dti_state_place(t, c, f, result) : result;
 }
 
 static dt_result dti_state_load(dt_trainer *t, const char *path) {

@@ -52,9 +52,9 @@ static dt_result dti_trainer_look(dt_trainer *t) {
     dt_trainer *first = dti_trainer_first(t);
     if (!s->written && first->stepped == t)
         return DT_OK;
-    s->written = false;
     if (dti_pipe_of(&t->par))
-        return dti_full_scatter(&t->par);
+        return dti_full_given(&t->par);
+    s->written = false;
     first->stepped = t;
     return dti_statistics_load(&t->par.statistics, s);
 }

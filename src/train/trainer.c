@@ -143,11 +143,65 @@ static void dti_trainer_log_mixed(const dt_trainer *t) {
     }
 }
 
-/* The values that all get: those of rank 0's first replica. */
+/* ---- the values at the start: rank 0's */
+
+typedef struct dti_trainer_source { /* a file, or else what is drawn */
+    const dt_store *store;
+    dt_safetensors *file;
+    dti_fill fill;
+} dti_trainer_source;
+
+static dt_result dti_trainer_source_read(void *user, uint32_t param, uint32_t array, uint64_t at,
+                                         uint64_t n, float *values) {
+    dti_trainer_source *s = user;
+    const float *from;
+    uint64_t some;
+    if (s->file)
+        return dti_weights_floats(
+            s->file, dti_weights_find(s->file, dti_store_name(s->store, param)), at, n, values);
+    for (; n; at += some, n -= some, values += some) {
+        DTI_TRY(dti_fill_read(&s->fill, param, at, &from, &some));
+        some = DTI_MIN(some, n);
+        memcpy(values, from, (size_t)some * sizeof *values);
+    }
+    return DT_OK;
+}
+
+/* To devices that each have a part. */
+static dt_result dti_trainer_start_apart(dti_parallel *par, const char *load, char *piece) {
+    dt_store *all = par->replicas[0].store;
+    dti_trainer_source s = {.store = all};
+    const dti_values_file f = {.user = &s, .move = dti_trainer_source_read};
+    dt_result result = DT_OK;
+    if (par->mesh.rank == 0)
+        result = load ? dti_weights_open(par->base, load, &s.file) : dti_fill_open(all, &s.fill);
+    if (!result && s.file)
+        result = dti_weights_fit(all, s.file, load);
+    result = dti_agree_result(par, result);
+    if (!result)
+        result = dti_values_load(par, &f, 1, piece);
+    dt_safetensors_close(s.file);
+    dti_fill_close(all, &s.fill);
+    result = dti_agree_result(par, result);
+    return result ? result : dti_agree_result(par, dti_values_counted(par, NULL));
+}
+
 static dt_result dti_trainer_start(dt_trainer *t) {
-    dt_store *store = t->par.replicas[0].store;
+    dti_parallel *par = &t->par;
+    dt_store *store = par->replicas[0].store;
+    char *piece;
     store->allow_nonfinite = t->desc.checkpoint.allow_nonfinite;
-    return t->desc.load && t->par.mesh.rank == 0 ? dt_store_load(store, t->desc.load) : DT_OK;
+    dt_result result = DT_OK;
+    if (t->desc.load && par->mesh.rank == 0 && !dti_values_are_apart(par))
+        result = dt_store_load(store, t->desc.load);
+    else if (dti_pipe_of(par))
+        result = dti_full_open(par);
+    DTI_TRY(dti_agree_result(par, result));
+    DTI_TRY(dti_agree_piece(par, &piece));
+    result = dti_values_are_apart(par) ? dti_trainer_start_apart(par, t->desc.load, piece)
+                                       : dti_agree_state(par, piece);
+    dti_free(t->base, piece);
+    return result;
 }
 
 /* From here on the application may have the first store. */
@@ -175,7 +229,7 @@ static dt_result dti_trainer_make(dt_trainer *t, dt_result own) {
     if (t->desc.checkpoint.every_steps)
         DTI_TRY(dti_trainer_folder(t));
     DTI_TRY(dti_trainer_grid(t));                                     /* the same on all ranks */
-    const char *devices = dti_grid_is(par) ? "cpu" : t->desc.devices; /* the host has all values */
+    const char *devices = dti_grid_is(par) ? "cpu" : t->desc.devices; /* the host gets all values */
     DTI_TRY(dti_agree_result(
         par, t->first ? dti_sharing_open(t)
                       : dti_replicas_open(par, t->graph, devices, t->desc.threads)));
@@ -188,10 +242,7 @@ static dt_result dti_trainer_make(dt_trainer *t, dt_result own) {
     /* behind the loader, whose thread would be pinned with this one */
     DTI_TRY(dti_agree_result(par, dti_device_team_create(t->base, par->desc.comm, par->job.local,
                                                          t->desc.pin, &par->device_team)));
-    DTI_TRY(dti_agree_result(par, dti_trainer_start(t)));
-    DTI_TRY(dti_agree_with(par, dti_agree_state));
-    if (dti_pipe_of(par))
-        DTI_TRY(dti_full_given(par));
+    DTI_TRY(dti_trainer_start(t));
     if (dti_worker_of(t))
         DTI_TRY(dti_server_worker.join(t));
     return dti_trainer_seek(t);

@@ -138,22 +138,13 @@ static dt_result dti_agree_arena(dti_parallel *par, dti_arena arena, uint64_t fr
     return DT_OK;
 }
 
-/* Of what all have: not of moments that are sharded. */
-static dt_result dti_agree_hash_of(const dti_parallel *par, dt_store *s, uint64_t *hash) {
-    const uint64_t t = DTI_WORD_BYTES * dti_state_t_offset(&s->layout);
-    if (!dti_is_sharded(par))
-        return dt_store_state_hash(s, hash);
-    DTI_TRY(dt_store_hash(s, hash));
-    return dti_store_hash_range(s, DTI_ARENA_STATE, t, dti_state_bytes(&s->layout, 0) - t, hash);
-}
-
 static dt_result dti_agree_hash(dti_parallel *par) {
     uint64_t hash[2] = {0, 0};
-    DTI_TRY(dti_agree_hash_of(par, par->replicas[0].store, &hash[0]));
+    DTI_TRY(dt_store_state_hash(par->replicas[0].store, &hash[0]));
     hash[1] = hash[0];
     DTI_TRY(dti_ranks_tell(par, &hash[1], 1, DT_I64));
     for (uint32_t i = 0; i < par->job.local; i++) {
-        DTI_TRY(dti_agree_hash_of(par, par->replicas[i].store, &hash[0]));
+        DTI_TRY(dt_store_state_hash(par->replicas[i].store, &hash[0]));
         if (hash[0] != hash[1])
             return dti_fail(par->base, DT_ERROR_CORRUPT,
                             "replica %u of rank %u has other values than rank 0 sent (hash "
@@ -164,7 +155,6 @@ static dt_result dti_agree_hash(dti_parallel *par) {
     return DT_OK;
 }
 
-/* A job averages all that it trains from its first step on. */
 static void dti_agree_averages(dt_store *s) {
     for (uint32_t i = 0; i < s->layout.param_count; i++) {
         s->kept[i].averaged = s->steps && s->layout.params[i].average;
@@ -174,10 +164,7 @@ static void dti_agree_averages(dt_store *s) {
 
 static dt_result dti_agree_state(dti_parallel *par, char *piece) {
     const dt_store *s = par->replicas[0].store;
-    const uint32_t moments =
-        dti_is_sharded(par) ? 0 : s->moments; /* else they are with their owners */
-    uint64_t steps = s->steps,
-             state = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, moments) : 0;
+    uint64_t steps = s->steps, state = dti_store_state_bytes(s);
     DTI_TRY(dti_ranks_tell(par, &steps, 1, DT_I64));
     DTI_TRY(dti_agree_arena(par, DTI_ARENA_PARAM, 0,
                             dti_layout_bytes(&s->layout, s->layout.elements), piece));

@@ -99,7 +99,8 @@ static dt_result dti_replica_open(dti_parallel *par, dt_graph *graph, uint32_t i
                              .seed = par->desc.seed,
                              .batch_hint = (int)each,
                              .parameter_dtype = par->desc.parameter_dtype};
-    dt_result result = dt_store_create(r->graph, &d, &r->store);
+    dt_result result = dti_values_are_apart(par) ? dti_store_create_bare(r->graph, &d, &r->store)
+                                                 : dt_store_create(r->graph, &d, &r->store);
     if (result && i)
         return dti_fail(par->base, result, "replica %u: %s", i, dt_ctx_error(r->ctx));
     if (result)

@@ -15,7 +15,7 @@ static dt_result dti_grid_begin(dti_parallel *par, uint32_t batch_slices) {
     par->job.batch_slices = batch_slices;
     par->job.parts = par->desc.parts;
     par->job.batch = par->desc.batch;
-    par->whole.old = false;
+    par->given = false; /* chunks are made without values */
     return dti_batch_slices_fit(par, batch_slices);
 }
 
@@ -58,7 +58,9 @@ static dt_result dti_grid_code(dti_parallel *par, const dti_code **out) {
         .pieces = &piece, .piece_count = 1, .leaves = 1, .any_part = parts};
     r->store->layout.parts = par->desc.parts;
     dt_result result = dti_code_take(r->store, &d, &batch_slices, NULL, out);
-    return result ? result : dti_store_train_elsewhere(r->store, *out);
+    if (!result)
+        dti_store_train_elsewhere(r->store, *out);
+    return result;
 }
 
 static void dti_grid_number(const dti_runs *runs, uint32_t micro, dt_step_desc *step) {

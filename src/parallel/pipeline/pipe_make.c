@@ -90,7 +90,7 @@ static dt_result dti_pipe_chunk_open(dti_parallel *par, dti_pipe_chunk *chunk, c
     dt_ctx *ctx = pipe->devices[chunk->device].ctx;
     dt_result result = dti_pipe_chunk_graph(par, chunk, ctx);
     if (!result)
-        result = dt_store_create(chunk->graph, &d, &chunk->store);
+        result = dti_store_create_bare(chunk->graph, &d, &chunk->store);
     if (result)
         return dti_pipe_blame(par, chunk, result, dti_ctx_base(ctx)->error);
     chunk->store->device->one_thread = threads <= 1;
@@ -380,11 +380,10 @@ static dt_result dti_pipe_rooms(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     pipe->pairs =
         dti_alloc_array(par->base, (size_t)2 * pipe->block_count + 1, sizeof *pipe->pairs);
-    /* of one stage each rank has all that is not in parts, but for shards */
-    const bool asks = par->desc.comm && (pipe->chunk_count > 1 || par->desc.parallel.zero_stage);
-    if (asks)
+    if (par->desc.comm)
         pipe->piece = dti_alloc(par->base, DTI_AGREE_PIECE);
-    return pipe->pairs && (pipe->piece || !asks) ? dti_scalar_sums_make(par) : DT_ERROR_MEMORY;
+    return pipe->pairs && (pipe->piece || !par->desc.comm) ? dti_scalar_sums_make(par)
+                                                           : DT_ERROR_MEMORY;
 }
 
 /* ---- tensor ranks of a stage between ranks */

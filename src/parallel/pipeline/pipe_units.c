@@ -44,15 +44,12 @@ static dt_result dti_pipe_units_micros(const dti_parallel *par, const dti_partit
                                                      : DT_OK;
 }
 
-/* ---- making, when programs are there: the values that a store was made with are no chunk's */
+/* ---- making, when programs are there */
 
 static dt_result dti_pipe_unit_part_make(dti_parallel *par, dti_pipe_chunk *chunk) {
     dti_unit_part *p = dti_pipe_unit_part(par->pipe, chunk);
     dt_store *s = chunk->store;
     const dti_backend *b = s->device->backend;
-    b->memory_destroy(s->memories[DTI_ARENA_PARAM]);
-    s->memories[DTI_ARENA_PARAM] = NULL;
-    s->apart = true;
     *p = (dti_unit_part){.store = s, .params = b->memory_host(s->units[0])};
     if (s->device->info.kind == DT_DEVICE_CPU)
         return DT_OK;

@@ -460,7 +460,7 @@ static dt_result dti_pipe_weigh_by(dti_parallel *par, uint32_t link) {
     const dti_pipe_link *l = &pipe->plan->cut.links[link];
     const size_t bytes = dti_pipe_weighs_bytes(par, link);
     dti_values_move m;
-    dt_result result = dti_values_open(par, &m);
+    dt_result result = dti_values_open(par, &m, NULL);
     m.param = (uint32_t)pipe->graph->nodes[l->node].attr.i[0];
     m.array = 0;
     if (!result)

@@ -384,7 +384,7 @@ static dt_result dti_protocol_finish(dti_parallel *par, dti_parallel_result *out
     if (s->report)
         s->report(par, out);
     out->committed = true;
-    const dt_result result = par->whole.shown ? dti_full_gather(par) : DT_OK;
+    const dt_result result = par->kept ? dti_full_gather(par) : DT_OK;
     if (result)
         return dti_protocol_partial_commit(par, result);
     return s->done ? s->done(par, out) : DT_OK;

@@ -30,19 +30,6 @@ static bool dti_pipe_find(const dti_parallel *par, uint32_t replica, uint32_t te
     return true;
 }
 
-static dt_result dti_values_given(dti_parallel *par) {
-    dti_pipe *pipe = dti_pipe_of(par);
-    for (dti_pipe_chunk *chunk = NULL; (chunk = dti_pipe_next(pipe, chunk)) != NULL;) {
-        dt_store *s = chunk->store;
-        s->steps = par->replicas[0].store->steps;
-        dti_store_unbound(s);
-        DTI_TRY(dti_pipe_said(par, chunk,
-                              dti_statistics_load(&dti_pipe_stage_of(pipe, chunk)->statistics, s)));
-        DTI_TRY(dti_pipe_said(par, chunk, dti_pipe_units_written(par, chunk)));
-    }
-    return DT_OK;
-}
-
 /* ---- replicas that share the moments */
 
 static bool dti_owners_find(const dti_parallel *par, uint32_t replica, uint32_t tensor,
@@ -50,7 +37,7 @@ static bool dti_owners_find(const dti_parallel *par, uint32_t replica, uint32_t 
     const uint32_t here = replica - par->job.first;
     const dti_param *params = par->replicas[0].store->layout.params;
     *p = (dti_values_place){.param = param,
-                            .offset = param == DTI_VALUES_ARENA ? 0 : params[param].offset,
+                            .offset = params[param].offset,
                             .moments = dti_owners_range(par, replica),
                             .rank = dti_mesh_rank(&par->mesh, replica),
                             .kind = "replica",
@@ -78,5 +65,47 @@ static dti_values_map dti_values_map_of(const dti_parallel *par) {
     return (dti_values_map){
         .find = dti_owners_find,
         .shards = dti_shards(par),
-        .lost = "ranks' shards of the optimizer's state are lost (.parallel.zero_stage)"};
+        .units = dti_units_are(par),
+        .lost = dti_units_are(par)
+                    ? "ranks' shards of the parameters are lost (.parallel.zero_stage)"
+                    : "ranks' shards of the optimizer's state are lost (.parallel.zero_stage), "
+                      "but dt_store_save saves the weights"};
+}
+
+static bool dti_values_are_apart(const dti_parallel *par) {
+    return dti_grid_is(par) || dti_owners_are(par);
+}
+
+static bool dti_values_are_made(const dti_parallel *par) {
+    const bool units = dti_units_are(par);
+    return par->given && (!units || par->units.part_count == par->job.local);
+}
+
+/* ---- after values were written */
+
+static dt_result dti_pipe_given(dti_parallel *par) {
+    dti_pipe *pipe = dti_pipe_of(par);
+    for (dti_pipe_chunk *chunk = NULL; (chunk = dti_pipe_next(pipe, chunk)) != NULL;) {
+        dt_store *s = chunk->store;
+        s->steps = par->replicas[0].store->steps;
+        dti_store_unbound(s);
+        DTI_TRY(dti_pipe_said(par, chunk,
+                              dti_statistics_load(&dti_pipe_stage_of(pipe, chunk)->statistics, s)));
+        DTI_TRY(dti_pipe_said(par, chunk, dti_pipe_units_written(par, chunk)));
+    }
+    return DT_OK;
+}
+
+static dt_result dti_values_given(dti_parallel *par) {
+    par->given = true;
+    if (dti_pipe_of(par))
+        return dti_pipe_given(par);
+    for (uint32_t i = 0; i < par->job.local; i++) {
+        dt_store *s = par->replicas[i].store;
+        s->steps = par->replicas[0].store->steps;
+        dti_store_unbound(s);
+        if (s->apart)
+            DTI_TRY(dti_replica_failed(par, i, dti_unit_mirror(&par->units.parts[i], false)));
+    }
+    return dti_statistics_load(&par->statistics, par->replicas[0].store);
 }

@@ -1,6 +1,4 @@
-/* The one way that values move. A gather goes parameter by parameter, in the model's order, which
- * is the same on all ranks: array by array, piece by piece, each read where it lies and told to
- * all. */
+/* The one way that values move (values.h). */
 
 static dt_result dti_values_put(dti_parallel *par, uint32_t array, uint64_t at, uint64_t n,
                                 const float *values) {
@@ -44,23 +42,23 @@ static void dti_values_told(dti_values_move *m, dt_result told) {
     m->result = told ? told : m->result;
 }
 
-/* From a rank to the first, after a word that says whether it could read them. */
+/* From a rank to the file's, after a word that says whether it could read them. */
 static void dti_values_send(dti_values_move *m, float *values, uint64_t n, uint32_t rank,
                             dt_result own) {
     dt_comm *comm = m->par->desc.comm;
     const uint32_t here = m->par->mesh.rank;
+    const bool gets = here == m->rank;
     int32_t word = (int32_t)own;
-    dt_result told = DT_OK;
-    if (rank == 0 || (here != 0 && here != rank))
+    if (rank == m->rank || (!gets && here != rank))
         return;
-    told = here ? dt_comm_send(comm, &word, 1, DT_I32, 0)
-                : dt_comm_recv(comm, &word, 1, DT_I32, (int)rank);
+    dt_result told = gets ? dt_comm_recv(comm, &word, 1, DT_I32, (int)rank)
+                          : dt_comm_send(comm, &word, 1, DT_I32, (int)m->rank);
     if (!told && !word)
-        told = here ? dt_comm_send(comm, values, n, DT_F32, 0)
-                    : dt_comm_recv(comm, values, n, DT_F32, (int)rank);
-    else if (!told && !here && !m->result)
+        told = gets ? dt_comm_recv(comm, values, n, DT_F32, (int)rank)
+                    : dt_comm_send(comm, values, n, DT_F32, (int)m->rank);
+    else if (!told && gets && !m->result)
         m->result = dti_fail(m->par->base, (dt_result)word,
-                             "rank %u could not read its shard of the state", rank);
+                             "rank %u could not read its part of the state", rank);
     dti_values_told(m, told);
 }
 
@@ -75,6 +73,11 @@ static bool dti_values_asks(const dti_values_move *m) {
     return m->asks && (m->part || !m->map.alike);
 }
 
+/* Whether this rank is with the file. */
+static bool dti_values_is_here(const dti_values_move *m) {
+    return m->rank == DTI_VALUES_ALL || m->rank == m->par->mesh.rank;
+}
+
 /* The replica that is read: where others can be asked the first, else the first whose
  * values are all here; mesh.data: none is. */
 static uint32_t dti_values_replica(const dti_values_move *m) {
@@ -87,40 +90,67 @@ static uint32_t dti_values_replica(const dti_values_move *m) {
     return m->asks ? 0 : here ? first * together : mesh->data;
 }
 
-/* Which parameter is moved, and with what room. */
-static void dti_values_param(dti_values_move *m, uint32_t param) {
+/* Which array of a parameter is moved, and with what room. */
+static void dti_values_array(dti_values_move *m, uint32_t param, uint32_t array) {
     const dti_tp_part *part = m->map.tp ? &m->map.tp->parts[param] : NULL;
+    float *piece = m->piece ? m->piece : m->map.room;
     m->param = param;
+    m->array = array;
     m->part = part && part->of.axis >= 0 ? part : NULL;
-    m->room = m->part ? m->map.tp->whole : m->map.room ? m->map.room : m->own;
-    m->most = m->part       ? UINT64_MAX
-              : m->map.room ? DTI_AGREE_PIECE / sizeof(float)
-                            : DTI_COUNT(m->own);
+    m->room = m->part ? m->map.tp->whole : piece ? piece : m->own;
+    m->most = m->part ? UINT64_MAX : piece ? DTI_AGREE_PIECE / sizeof(float) : DTI_COUNT(m->own);
 }
 
-/* Where it is read. false: only the host has it. */
-static bool dti_values_found(dti_values_move *m, dti_values_place *p) {
+/* Where it is read: by a rank's own place, if it has one and gets the values. */
+static void dti_values_near(dti_values_move *m, uint32_t rank) {
     const dti_mesh *mesh = &m->par->mesh;
-    const dti_mesh_place here = dti_mesh_at(mesh, dti_mesh_own(mesh, mesh->rank).first);
-    const bool own = m->map.alike && !m->part;
-    m->replica = own ? here.data : dti_values_replica(m);
-    m->tensor = own ? here.tensor : 0;
-    return m->map.find(m->par, m->replica, m->tensor, m->param, p);
+    const dt_comm_span own = dti_mesh_own(mesh, rank);
+    dti_values_place p;
+    for (uint32_t i = own.first; i < own.first + own.count; i++) {
+        const dti_mesh_place at = dti_mesh_at(mesh, i);
+        if (!m->map.find(m->par, at.data, at.tensor, m->param, &p) || p.rank != rank)
+            continue;
+        m->replica = at.data;
+        m->tensor = at.tensor;
+        return;
+    }
 }
 
-static dt_result dti_values_open(dti_parallel *par, dti_values_move *m) {
+/* false: only the host has it. */
+static bool dti_values_found(dti_values_move *m) {
+    dti_values_place p;
+    m->replica = dti_values_replica(m);
+    m->tensor = 0;
+    if (m->rank != DTI_VALUES_ALL && m->asks)
+        dti_values_near(m, m->rank);
+    else if (m->map.alike && !m->part)
+        dti_values_near(m, m->par->mesh.rank);
+    return m->map.find(m->par, m->replica, m->tensor, m->param, &p);
+}
+
+static void dti_values_begin(dti_parallel *par, dti_values_move *m, char *piece) {
     m->par = par;
     m->map = dti_values_map_of(par);
     m->part = NULL;
     m->tensor = 0;
     m->asks = par->desc.comm && !par->lost;
-    m->first = false;
+    m->rank = DTI_VALUES_ALL;
+    m->piece = (float *)(void *)piece;
     m->result = DT_OK;
+}
+
+static dt_result dti_values_open(dti_parallel *par, dti_values_move *m, char *piece) {
+    if (!dti_values_are_made(par))
+        return dti_fail(par->base, DT_ERROR_REVOKED,
+                        "the job ended at step %llu, as its programs could not be made again, and "
+                        "its values are lost: create a new trainer and go on from a checkpoint",
+                        (unsigned long long)par->replicas[0].store->steps);
+    dti_values_begin(par, m, piece);
     m->replica = dti_values_replica(m);
     return m->replica == par->mesh.data ? dti_values_lost(par, m->map.lost) : DT_OK;
 }
 
-/* ---- gather */
+/* ---- from stores */
 
 /* Between a parameter in tp->whole, [outer, axis, inner], and the part that a tensor rank has in
  * tp->part; gather: from it. */
@@ -156,7 +186,7 @@ static void dti_values_collect(dti_values_move *m, uint32_t tensor, dti_bucket r
         const dt_result own =
             p.store && n ? dti_store_array_read(p.store, m->array, has.begin, n, here) : DT_OK;
         dti_values_add(m, &p, own);
-        if (m->first && m->asks && n)
+        if (m->rank != DTI_VALUES_ALL && m->asks && n)
             dti_values_send(m, here, n, p.rank, own);
         else if (dti_values_asks(m) && n)
             dti_values_tell(m, here, n, DT_F32, p.rank);
@@ -168,63 +198,43 @@ static void dti_values_join(dti_values_move *m, uint64_t elements) {
     const dti_tp *tp = m->map.tp;
     for (uint32_t t = 0; t < tp->size && !dti_values_over(m); t++) {
         dti_values_collect(m, t, (dti_bucket){0, elements / tp->size}, tp->part);
-        dti_values_part_copy(tp, m->part, t, true);
+        if (dti_values_is_here(m))
+            dti_values_part_copy(tp, m->part, t, true);
     }
 }
 
-static void dti_values_gather_array(dti_values_move *m) {
-    const dti_param *all = &dti_values_host(m)->layout.params[m->param];
-    uint64_t n;
-    for (uint64_t at = 0; at < all->elements && !dti_values_over(m); at += n) {
-        n = DTI_MIN(all->elements - at, m->most);
-        if (m->part)
-            dti_values_join(m, n);
-        else
-            dti_values_collect(m, m->tensor, (dti_bucket){at, at + n}, m->room);
-        if (!m->result)
-            m->result = dti_values_put(m->par, m->into, all->offset + at, n, m->room);
-    }
-}
-
-/* The count of steps, and since when there is an average. */
-static void dti_values_gather_count(dti_values_move *m, const dti_values_place *p) {
+/* What no device reads: values of the host's, without moments. */
+static void dti_values_unread(dti_values_move *m, uint64_t at, uint64_t n, bool write) {
     dt_store *all = dti_values_host(m);
-    uint64_t kept[3] = {0};
-    uint32_t count = 0;
-    if (p->store) {
-        dti_values_add(m, p, dti_store_counts(p->store, p->param, 1, &count, false));
-        kept[0] = count;
-        kept[1] = p->store->kept[p->param].averaged;
-        kept[2] = p->store->kept[p->param].from;
-    }
-    if (dti_values_asks(m) && !dti_values_over(m))
-        dti_values_tell(m, kept, 3, DT_I64, p->rank);
-    count = (uint32_t)kept[0];
-    if (m->result)
-        return;
-    m->result = dti_store_counts(all, m->param, 1, &count, true);
-    all->kept[m->param].averaged = kept[1];
-    all->kept[m->param].from = kept[2];
+    const uint64_t from = all->layout.params[m->param].offset + at;
+    dt_result result = DT_OK;
+    if (m->array && !write)
+        memset(m->room, 0, (size_t)n * sizeof *m->room);
+    else if (!m->array)
+        result = write ? dti_store_array_write(all, 0, from, n, m->room)
+                       : dti_store_array_read(all, 0, from, n, m->room);
+    m->result = m->result ? m->result : result;
 }
 
-static dt_result dti_values_gather(dti_parallel *par) {
-    const dt_store *all = par->replicas[0].store;
-    dti_values_move m;
-    dti_values_place p;
-    const dt_result lost = dti_values_open(par, &m);
-    for (uint32_t i = 0; i < all->layout.param_count && !lost && !dti_values_over(&m); i++) {
-        dti_values_param(&m, i);
-        if (!dti_values_found(&m, &p))
-            continue;
-        for (m.array = m.into = 0; m.array <= all->moments; m.into = ++m.array)
-            dti_values_gather_array(&m);
-        dti_values_gather_count(&m, &p);
+/* An array, to the file. */
+static void dti_values_out(dti_values_move *m, const dti_values_file *f) {
+    const uint64_t elements = dti_values_host(m)->layout.params[m->param].elements;
+    const bool found = dti_values_found(m), here = dti_values_is_here(m);
+    uint64_t n;
+    for (uint64_t at = 0; at < elements && !dti_values_over(m); at += n) {
+        n = DTI_MIN(elements - at, m->most);
+        if (!found && here)
+            dti_values_unread(m, at, n, false);
+        else if (found && m->part)
+            dti_values_join(m, n);
+        else if (found)
+            dti_values_collect(m, m->tensor, (dti_bucket){at, at + n}, m->room);
+        if (here && !m->result)
+            m->result = f->move(f->user, m->param, m->array, at, n, m->room);
     }
-    /* what one rank could not give none has */
-    return lost ? lost : dti_agree_result(par, m.result);
 }
 
-/* ---- scatter */
+/* ---- to stores */
 
 /* The next place here that has the parameter; *i counts replicas here and their tensor ranks. */
 static bool dti_values_next(const dti_values_move *m, uint32_t *i, dti_values_place *p) {
@@ -238,46 +248,237 @@ static bool dti_values_next(const dti_values_move *m, uint32_t *i, dti_values_pl
     return false;
 }
 
-static void dti_values_scatter_array(dti_values_move *m) {
-    const dti_param *all = &dti_values_host(m)->layout.params[m->param];
+/* Whether this rank has some of what a file that each reads by itself has. */
+static bool dti_values_reads(const dti_values_move *m, bool found, dti_bucket range) {
     dti_values_place p;
+    bool any = !found && !m->array;
+    for (uint32_t i = 0; dti_values_next(m, &i, &p) && !any; i++) {
+        const dti_bucket at = {p.offset + range.begin, p.offset + range.end};
+        const bool all = m->part || !m->map.shards || !(m->array || m->map.units);
+        any = all || dti_bucket_elements(dti_bucket_overlap(at, p.moments)) > 0;
+    }
+    return any;
+}
+
+/* To the places here, each of which takes what it has. */
+static void dti_values_take_piece(dti_values_move *m, uint64_t at, uint64_t n) {
+    const dti_tp *tp = m->map.tp;
+    dti_values_place p;
+    for (uint32_t i = 0; dti_values_next(m, &i, &p); i++) {
+        if (m->part)
+            dti_values_part_copy(tp, m->part, i % m->par->mesh.tensor, false);
+        dti_values_add(m, &p,
+                       dti_store_array_write(p.store, m->array, p.offset + at,
+                                             m->part ? n / tp->size : n,
+                                             m->part ? tp->part : m->room));
+    }
+}
+
+/* An array, from the file. */
+static void dti_values_in(dti_values_move *m, const dti_values_file *f) {
+    const uint64_t elements = dti_values_host(m)->layout.params[m->param].elements;
+    const bool all = m->rank == DTI_VALUES_ALL, here = dti_values_is_here(m);
+    dti_values_place p;
+    const bool found = m->map.find(m->par, 0, 0, m->param, &p);
     uint64_t n;
-    for (uint64_t at = 0; at < all->elements && !m->result; at += n) {
-        n = DTI_MIN(all->elements - at, m->most);
-        m->result =
-            dti_store_array_read(dti_values_host(m), m->array, all->offset + at, n, m->room);
-        for (uint32_t i = 0; dti_values_next(m, &i, &p); i++) {
-            if (m->part)
-                dti_values_part_copy(m->map.tp, m->part, i % m->par->mesh.tensor, false);
-            dti_values_add(m, &p,
-                           dti_store_array_write(p.store, m->array, p.offset + at,
-                                                 m->part ? n / m->map.tp->size : n,
-                                                 m->part ? m->map.tp->part : m->room));
+    for (uint64_t at = 0; at < elements && !dti_values_over(m); at += n) {
+        n = DTI_MIN(elements - at, m->most);
+        const bool reads = here && (!all || dti_values_reads(m, found, (dti_bucket){at, at + n}));
+        if (reads && !m->result)
+            m->result = f->move(f->user, m->param, m->array, at, n, m->room);
+        if (m->asks && !all)
+            dti_values_tell(m, m->room, n, DT_F32, m->rank);
+        if (m->result || (all && !reads))
+            continue;
+        if (found)
+            dti_values_take_piece(m, at, n);
+        else
+            dti_values_unread(m, at, n, true);
+    }
+}
+
+/* ---- files */
+
+/* All arrays, in the order of files. */
+static void dti_values_walk(dti_values_move *m, const dti_values_file *f, uint32_t arrays,
+                            bool load) {
+    const uint32_t params = dti_values_host(m)->layout.param_count;
+    for (uint32_t array = 0; array < arrays; array++) {
+        for (uint32_t i = 0; i < params && !dti_values_over(m); i++) {
+            dti_values_array(m, i, array);
+            m->rank = !m->asks ? m->par->mesh.rank : f->rank ? f->rank(f->user, i, array) : 0;
+            if (load)
+                dti_values_in(m, f);
+            else
+                dti_values_out(m, f);
         }
     }
 }
 
-static void dti_values_scatter_count(dti_values_move *m) {
-    dt_store *all = dti_values_host(m);
+static dt_result dti_values_save(dti_parallel *par, const dti_values_file *f, char *piece) {
+    dti_values_move m;
+    DTI_TRY(dti_values_open(par, &m, piece));
+    dti_values_walk(&m, f, 1 + dti_values_host(&m)->moments, false);
+    return m.result;
+}
+
+static dt_result dti_values_load(dti_parallel *par, const dti_values_file *f, uint32_t arrays,
+                                 char *piece) {
+    dti_values_move m;
+    dti_values_begin(par, &m, piece);
+    dti_full_old(par);
+    par->replicas[0].store->written = false;
+    dti_values_walk(&m, f, arrays, true);
+    return m.result;
+}
+
+/* ---- counts of steps, and since when there is an average */
+
+static dt_result dti_values_counts(dti_parallel *par, uint32_t *counts) {
+    const uint32_t n = par->replicas[0].store->layout.param_count;
+    dti_values_move m;
     dti_values_place p;
-    uint32_t count = 0;
-    if (!m->result)
-        m->result = dti_store_counts(all, m->param, 1, &count, false);
+    DTI_TRY(dti_values_open(par, &m, NULL));
+    for (uint32_t i = 0; i < n; i++) {
+        counts[i] = 0;
+        dti_values_array(&m, i, 0);
+        m.replica = dti_values_replica(&m);
+        if (m.map.find(par, m.replica, 0, i, &p) && p.store)
+            dti_values_add(&m, &p, dti_store_counts(p.store, p.param, 1, &counts[i], false));
+    }
+    if (m.asks)
+        dti_values_told(&m,
+                        dt_comm_all_reduce(par->desc.comm, counts, counts, n, DT_I32, DT_COMM_SUM));
+    return dti_agree_result(par, m.result);
+}
+
+static void dti_values_count(dti_values_move *m, uint32_t count, const dti_kept *average) {
+    dti_values_place p;
     for (uint32_t i = 0; dti_values_next(m, &i, &p); i++) {
         dti_values_add(m, &p, dti_store_counts(p.store, p.param, 1, &count, true));
-        p.store->kept[p.param].averaged = all->kept[m->param].averaged;
-        p.store->kept[p.param].from = all->kept[m->param].from;
+        p.store->kept[p.param].averaged = average->averaged;
+        p.store->kept[p.param].from = average->from;
     }
 }
 
-static dt_result dti_values_scatter(dti_parallel *par) {
-    const dt_store *all = par->replicas[0].store;
-    dti_values_move m = {.par = par, .map = dti_values_map_of(par)};
-    for (uint32_t i = 0; i < all->layout.param_count && !m.result; i++) {
-        dti_values_param(&m, i);
-        for (m.array = 0; m.array <= all->moments; m.array++)
-            dti_values_scatter_array(&m);
-        dti_values_scatter_count(&m);
+static dt_result dti_values_counted(dti_parallel *par, const uint32_t *counts) {
+    dt_store *all = par->replicas[0].store;
+    dti_values_move m;
+    dti_values_begin(par, &m, NULL);
+    for (uint32_t i = 0; i < par->job.local; i++)
+        dti_agree_averages(par->replicas[i].store);
+    for (uint32_t i = 0; i < all->layout.param_count; i++) {
+        dti_values_array(&m, i, 0);
+        dti_values_count(&m, counts ? counts[i] : 0, &all->kept[i]);
     }
     return m.result ? m.result : dti_values_given(par);
+}
+
+/* ---- the host's store */
+
+typedef struct dti_values_full {
+    dti_parallel *par;
+    uint32_t into; /* 1 + the array that it becomes; 0: the same */
+} dti_values_full;
+
+static dt_result dti_values_full_write(void *user, uint32_t param, uint32_t array, uint64_t at,
+                                       uint64_t n, float *values) {
+    const dti_values_full *f = user;
+    const dti_param *p = &f->par->replicas[0].store->layout.params[param];
+    return dti_values_put(f->par, f->into ? f->into - 1 : array, p->offset + at, n, values);
+}
+
+static dt_result dti_values_full_read(void *user, uint32_t param, uint32_t array, uint64_t at,
+                                      uint64_t n, float *values) {
+    dt_store *all = ((dti_values_full *)user)->par->replicas[0].store;
+    return dti_store_array_read(all, array, all->layout.params[param].offset + at, n, values);
+}
+
+static void dti_values_gather_array(dti_values_move *m, uint32_t param, uint32_t array,
+                                    uint32_t into) {
+    dti_values_full full = {m->par, into + 1};
+    const dti_values_file f = {.user = &full, .move = dti_values_full_write};
+    dti_values_array(m, param, array);
+    dti_values_out(m, &f);
+}
+
+/* What all ranks get to know of a parameter. */
+static void dti_values_gather_count(dti_values_move *m) {
+    dt_store *all = dti_values_host(m);
+    uint64_t kept[3] = {0};
+    uint32_t count = 0;
+    dti_values_place p;
+    if (!dti_values_found(m))
+        return;
+    m->map.find(m->par, m->replica, m->tensor, m->param, &p);
+    if (p.store) {
+        dti_values_add(m, &p, dti_store_counts(p.store, p.param, 1, &count, false));
+        kept[0] = count;
+        kept[1] = p.store->kept[p.param].averaged;
+        kept[2] = p.store->kept[p.param].from;
+    }
+    if (dti_values_asks(m) && !dti_values_over(m))
+        dti_values_tell(m, kept, 3, DT_I64, p.rank);
+    count = (uint32_t)kept[0];
+    if (m->result)
+        return;
+    m->result = dti_store_counts(all, m->param, 1, &count, true);
+    all->kept[m->param].averaged = kept[1];
+    all->kept[m->param].from = kept[2];
+}
+
+static dt_result dti_values_gather(dti_parallel *par) {
+    const dt_store *all = par->replicas[0].store;
+    dti_values_move m;
+    const dt_result lost = dti_values_open(par, &m, NULL);
+    for (uint32_t i = 0; i < all->layout.param_count && !lost && !dti_values_over(&m); i++) {
+        for (uint32_t array = 0; array <= all->moments; array++)
+            dti_values_gather_array(&m, i, array, array);
+        dti_values_gather_count(&m);
+    }
+    /* what one rank could not give none has */
+    return lost ? lost : dti_agree_result(par, m.result);
+}
+
+static dt_result dti_values_scatter(dti_parallel *par) {
+    dt_store *all = par->replicas[0].store;
+    dti_values_full full = {.par = par};
+    const dti_values_file f = {.user = &full, .move = dti_values_full_read};
+    dti_values_move m = {.par = par, .map = dti_values_map_of(par), .rank = DTI_VALUES_ALL};
+    for (uint32_t i = 0; i < all->layout.param_count && !m.result; i++) {
+        uint32_t count = 0;
+        for (uint32_t array = 0; array <= all->moments; array++) {
+            dti_values_array(&m, i, array);
+            dti_values_in(&m, &f);
+        }
+        if (!m.result)
+            m.result = dti_store_counts(all, i, 1, &count, false);
+        dti_values_count(&m, count, &all->kept[i]);
+    }
+    return m.result ? m.result : dti_values_given(par);
+}
+
+/* ---- who has most */
+
+static uint32_t dti_values_most(const dti_parallel *par, uint32_t param, uint32_t array,
+                                uint32_t turn) {
+    const dti_values_map map = dti_values_map_of(par);
+    const dti_mesh *mesh = &par->mesh;
+    const dti_param *of = &par->replicas[0].store->layout.params[param];
+    const bool shared = map.shards && (array || map.units);
+    const uint32_t copies = shared ? mesh->data / map.shards : mesh->data,
+                   group = shared ? map.shards : 1, first = turn % copies * group;
+    uint64_t most = 0;
+    uint32_t best = 0;
+    dti_values_place p;
+    for (uint32_t d = first; d < first + group; d++) {
+        if (!map.find(par, d, 0, param, &p))
+            return turn % mesh->world;
+        const dti_bucket at = {p.offset, p.offset + of->elements},
+                         has = shared ? dti_bucket_overlap(at, p.moments) : at;
+        const uint64_t n = dti_bucket_elements(has);
+        best = n > most ? p.rank : best;
+        most = DTI_MAX(most, n);
+    }
+    return best;
 }

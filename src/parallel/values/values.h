@@ -1,15 +1,27 @@
-/* Ranges of values between the stores that have them, other ranks and the host (values.c). Where a
- * model is split over devices, the host's store is that of the one replica: the application sees
- * it, and files are made of it. A strategy only says who has what (maps.c).
+/* Ranges of values between the stores that have them, other ranks, files and the host (values.c).
+ * Where a model is split over devices, no rank has all of it. A strategy only says who has what
+ * (maps.c).
  *
  * A parameter has arrays: its values are array 0, and moment m, which may be an average, is array
  * m + 1. Tensor ranks have parts of all its arrays. With ZeRO replicas share the moments: each of a
  * group has those of a run of its arena's elements.
  *
+ * A walk moves all of them between these stores and a file (dti_values_file). All ranks go through
+ * the arrays in one order: array by array, and in each parameter by parameter, as files have them.
+ * An array goes piece by piece. One rank has its end at the file, which that file's `rank` says; it
+ * need not be the same for all arrays. To a file, each run of a piece is sent by a rank that has
+ * it; what the file's rank has itself is no message. From a file, the rank that reads a piece sends
+ * it to all, and each takes what it has; or each rank reads what it has by itself. A rank whose
+ * device or file fails goes on with the walk, since others wait for it; what failed is agreed on
+ * after it. If a rank dies the walk ends on all others.
+ *
+ * Memory of a walk on each rank: DTI_AGREE_PIECE bytes. With tensor ranks also room for the largest
+ * parameter, twice (dti_tp.whole and .part), which a grid has in any case.
+ *
  * The files of this folder in the order in which to read them:
  *
  *   maps.c      who has which values
- *   values.c    gathers and scatters
+ *   values.c    walks: save, load, gather and scatter
  *   trained.c   what a step changed, between replicas
  *   host.c      the host's store, as the application sees it */
 
@@ -26,7 +38,7 @@ typedef struct dti_values_place { /* where a tensor rank of a replica has a para
 /* false: no device reads the parameter, and only the host has it. */
 typedef bool dti_values_find(const dti_parallel *par, uint32_t replica, uint32_t tensor,
                              uint32_t param, dti_values_place *place);
-#define DTI_VALUES_ARENA UINT32_MAX /* a parameter's number: all of an arena, for replicas alone */
+#define DTI_VALUES_ALL UINT32_MAX /* in place of a rank: each */
 
 typedef struct dti_values_map {
     dti_values_find *find;
@@ -34,20 +46,29 @@ typedef struct dti_values_map {
     bool alike;       /* every rank has all that is not in parts: nobody asks for it */
     uint32_t shards;  /* replicas that share the moments, group by group; 0: each has them */
     bool units;       /* and the values */
-    float *room;      /* of DTI_AGREE_PIECE, for what is not in parts; NULL: the move's own */
+    float *room;      /* of DTI_AGREE_PIECE; NULL: the move's own */
     const char *lost; /* of other ranks, when the job has ended */
 } dti_values_map;
+
+/* Where a walk comes from, or goes to. */
+typedef struct dti_values_file {
+    void *user;
+    /* Writes elements [at, at + n) of an array, or reads them to `values`; in order. */
+    dt_result (*move)(void *user, uint32_t param, uint32_t array, uint64_t at, uint64_t n,
+                      float *values);
+    /* The rank that does; DTI_VALUES_ALL: each, of what it has. NULL: rank 0 does. */
+    uint32_t (*rank)(void *user, uint32_t param, uint32_t array);
+} dti_values_file;
 
 typedef struct dti_values_move { /* a move under way */
     dti_parallel *par;
     dti_values_map map;
     const dti_tp_part *part; /* how tensor ranks have the parameter; NULL: each as a whole */
     uint32_t param, array;
-    uint32_t into;            /* which array it becomes on the host */
     uint32_t replica, tensor; /* who is read */
-    bool asks;                /* other ranks take part; */
-    bool first;               /* and only rank 0 gets the values */
-    float *room;              /* for `most` elements */
+    uint32_t rank;            /* with the file; DTI_VALUES_ALL: all get the values */
+    bool asks;                /* other ranks take part */
+    float *piece, *room;      /* of DTI_AGREE_PIECE; what is moved, of `most` elements */
     uint64_t most;
     dt_result result; /* the first error, or what ended the group */
     float own[DTI_STORE_PIECE / 16];
@@ -55,7 +76,11 @@ typedef struct dti_values_move { /* a move under way */
 
 /* ---- maps.c */
 static dti_values_map dti_values_map_of(const dti_parallel *par);
-/* After a scatter: each store here is of the host's step, and knows nothing else. */
+/* Whether no replica has all values and all of the state. Known before there are stores. */
+static bool dti_values_are_apart(const dti_parallel *par);
+/* Whether programs are there, and their values: memory may run out in between. */
+static bool dti_values_are_made(const dti_parallel *par);
+/* After values were written: each store here is of the host's step, and knows nothing else. */
 static dt_result dti_values_given(dti_parallel *par);
 
 /* ---- values.c */
@@ -64,17 +89,32 @@ static dt_result dti_values_put(dti_parallel *par, uint32_t array, uint64_t at, 
                                 const float *values);
 /* What other ranks had is lost: REVOKED */
 static dt_result dti_values_lost(dti_parallel *par, const char *what);
-/* On all ranks together. REVOKED: the job has ended, and other ranks had some. */
-static dt_result dti_values_open(dti_parallel *par, dti_values_move *m);
+/* Before values are read, on all ranks together. piece: of DTI_AGREE_PIECE bytes, or NULL. REVOKED:
+ * the job has ended, and other ranks had some. */
+static dt_result dti_values_open(dti_parallel *par, dti_values_move *m, char *piece);
 /* Elements `range` of an array of a parameter, or of a tensor rank's part of it, from whoever has
  * them. After a device's error other ranks go on, as they wait for each other. */
 static void dti_values_collect(dti_values_move *m, uint32_t tensor, dti_bucket range, float *to);
-/* All of an array, to all replicas here. */
-static void dti_values_gather_array(dti_values_move *m);
+/* All of an array of a parameter, to array `into` of all replicas here. */
+static void dti_values_gather_array(dti_values_move *m, uint32_t param, uint32_t array,
+                                    uint32_t into);
 /* All values, moments, averages and counts of steps to the host's store, on all ranks together; and
  * from it to the stores here. */
 static dt_result dti_values_gather(dti_parallel *par);
 static dt_result dti_values_scatter(dti_parallel *par);
+/* Walks through all arrays but the counts, on all ranks together; `arrays`: only so many of each
+ * parameter, from its values on. The result is this rank's. `piece` is of DTI_AGREE_PIECE bytes. */
+static dt_result dti_values_save(dti_parallel *par, const dti_values_file *f, char *piece);
+static dt_result dti_values_load(dti_parallel *par, const dti_values_file *f, uint32_t arrays,
+                                 char *piece);
+/* The steps that trained each of the model's parameters, on all ranks together. */
+static dt_result dti_values_counts(dti_parallel *par, uint32_t *counts);
+/* The same to the stores here, with the host's number of steps, after the values; NULL: 0. */
+static dt_result dti_values_counted(dti_parallel *par, const uint32_t *counts);
+/* The rank that has most of an array: what is written there needs the fewest messages. Ranks that
+ * have as much take turns, by `turn`. */
+static uint32_t dti_values_most(const dti_parallel *par, uint32_t param, uint32_t array,
+                                uint32_t turn);
 
 /* ---- trained.c: what a step changes, which is little beside all values of a store's arena */
 typedef struct dti_values_ranges { /* in the arena's order */
@@ -108,14 +148,19 @@ static dt_result dti_values_give(const dti_values_update *u, dt_store *s);
 static dt_result dti_values_share(const dti_parallel *par, const dti_values_update *u);
 static dt_result dti_values_take(const dti_values_update *u, dt_store *s);
 
-/* ---- host.c: that store, as the application sees it */
-/* To it, on all ranks together; nothing where it has them. REVOKED: other ranks had some. */
+/* ---- host.c: the first replica's store, as the application sees it. apart: it has not what other
+ * stores have. */
+/* A grid's: once the cut is known. MEMORY */
+static dt_result dti_full_open(dti_parallel *par);
+/* All values to it, on all ranks together; nothing where it has them. REVOKED: other ranks had
+ * some. MEMORY */
 static dt_result dti_full_gather(dti_parallel *par);
 /* The same for an application that keeps it: from here on each step brings them. */
 static dt_result dti_full_show(dti_parallel *par);
-/* From it to a grid's stages or tensor ranks here. */
-static dt_result dti_full_scatter(dti_parallel *par);
-/* The same on all ranks together, which have what counts from then on. */
+/* What the application wrote to a grid's, to the stages or tensor ranks here. */
 static dt_result dti_full_given(dti_parallel *par);
-/* A step was made: the host's memory goes back to the system, unless the application has it. */
+/* A step was made, or values came from a file. */
 static void dti_full_old(dti_parallel *par);
+/* Before one: its memory goes back, which no program of the trainer's may read. */
+static bool dti_full_is_there(const dti_parallel *par);
+static dt_result dti_full_hide(dti_parallel *par);

@@ -117,14 +117,20 @@ static void dti_owners_part(const dti_parallel *par, dt_store *s, uint32_t part,
     l->parted = true;
     l->level = (uint8_t)par->desc.parallel.zero_stage;
     l->offload = s->host != NULL;
-    if (l->level >= DT_SHARD_GRADIENTS)
-        dti_owners_fixed(par, s, l);
+    if (l->level < DT_SHARD_GRADIENTS)
+        return;
+    dti_owners_fixed(par, s, l);
+    s->apart = s->apart || !s->memories[DTI_ARENA_PARAM];
+}
+
+static bool dti_owners_are(const dti_parallel *par) {
+    return DTI_HAS_ZERO && par->desc.parallel.zero_stage && !dti_grid_is(par) &&
+           (dti_shards(par) > 1 || par->desc.parallel.offload);
 }
 
 static dt_result dti_owners_cut(dti_parallel *par) {
     const uint32_t shards = dti_shards(par);
-    par->sharded =
-        DTI_HAS_ZERO && par->desc.parallel.zero_stage && (shards > 1 || par->desc.parallel.offload);
+    par->sharded = dti_owners_are(par);
     if (!dti_is_sharded(par))
         return DT_OK;
     DTI_TRY(dti_shards_check(par));
@@ -254,16 +260,13 @@ static dt_result dti_owners_put_by(dti_parallel *par) {
 static dt_result dti_owners_show_by(dti_parallel *par, char *piece) {
     const dt_store *s = par->replicas[0].store;
     dti_values_move m;
-    DTI_TRY(dti_values_open(par, &m));
+    DTI_TRY(dti_values_open(par, &m, piece));
     DTI_TRY(dti_owners_put_by(par));
     par->shown = true;
-    m.room = (float *)(void *)piece;
-    m.most = DTI_AGREE_PIECE / sizeof *m.room;
-    m.into = 0;
-    for (m.param = 0; m.param < s->layout.param_count; m.param++) {
-        m.array = s->layout.params[m.param].average;
-        if (m.array && s->kept[m.param].averaged)
-            dti_values_gather_array(&m);
+    for (uint32_t i = 0; i < s->layout.param_count; i++) {
+        const uint32_t average = s->layout.params[i].average;
+        if (average && s->kept[i].averaged)
+            dti_values_gather_array(&m, i, average, 0);
     }
     return dti_agree_result(par, m.result);
 }
@@ -286,50 +289,4 @@ static dt_result dti_owners_hide(dti_parallel *par) {
         return DT_OK;
     const dt_result result = dti_replicas_phase(par, dti_owners_restore);
     return result ? dti_parallel_partial_commit(par, result, false) : DT_OK;
-}
-
-/* ---- the state to and from files */
-
-/* What rank 0 asked for, to it; all send, whatever fails. */
-static dt_result dti_owners_give(dti_parallel *par, const uint64_t words[3], void *to) {
-    dti_values_move m;
-    DTI_TRY(dti_values_open(par, &m));
-    m.param = DTI_VALUES_ARENA;
-    m.array = (uint32_t)words[0] + 1;
-    m.first = true;
-    dti_values_collect(&m, 0, (dti_bucket){words[1], words[1] + words[2]}, to);
-    return m.result;
-}
-
-static dt_result dti_owners_fetch(void *user, uint32_t moment, uint64_t at, uint64_t n, void *to) {
-    dti_parallel *par = user;
-    uint64_t words[3] = {moment, at, n};
-    DTI_TRY(dti_ranks_tell(par, words, 3, DT_I64));
-    return dti_owners_give(par, words, to);
-}
-
-static dt_result dti_owners_served(dti_parallel *par) {
-    uint64_t words[3] = {0};
-    return par->lost ? DT_OK : dti_ranks_tell(par, words, 3, DT_I64);
-}
-
-/* A part that cannot be read is told, and rank 0 gives the file up. */
-static dt_result dti_owners_serve(dti_parallel *par, char *piece) {
-    dt_result kept = DT_OK;
-    for (;;) {
-        uint64_t words[3] = {0};
-        dt_result result = dti_ranks_tell(par, words, 3, DT_I64);
-        if (result || words[2] == 0)
-            return result ? result : kept;
-        result = dti_owners_give(par, words, piece);
-        if (par->lost)
-            return result;
-        kept = result ? result : kept;
-    }
-}
-
-static dt_result dti_owners_spread(dti_parallel *par, uint32_t moment, uint64_t at, uint64_t n,
-                                   char *piece) {
-    DTI_TRY(dti_ranks_tell(par, piece, n, DT_F32));
-    return dti_values_put(par, moment + 1, at, n, (const float *)(const void *)piece);
 }

@@ -3,16 +3,9 @@
  * step takes its parts and frees the rest. Where the application has programs on a store its memory
  * stays, and is out of date in between. */
 
-static dt_result dti_units_whole_memory(dti_parallel *par) {
-    for (uint32_t i = 0; i < par->job.local; i++) {
-        dt_store *s = par->replicas[i].store;
-        dti_memory **at = &s->memories[DTI_ARENA_PARAM];
-        const uint64_t bytes = dti_arena_bytes(s->layout.elements);
-        if (!*at)
-            DTI_TRY(dti_replica_failed(
-                par, i,
-                s->device->backend->memory_create(s->device, bytes, DTI_MEMORY_DEVICE, at)));
-    }
+static dt_result dti_units_arenas(dti_parallel *par) {
+    for (uint32_t i = 0; i < par->job.local; i++)
+        DTI_TRY(dti_replica_failed(par, i, dti_store_arenas(par->replicas[i].store, false)));
     return DT_OK;
 }
 
@@ -50,7 +43,7 @@ static dt_result dti_units_show_unit(dti_parallel *par, uint32_t unit, dt_result
 }
 
 static dt_result dti_units_lost(dti_parallel *par) {
-    return dti_shards_span(par) && par->lost
+    return (dti_shards_span(par) && par->lost) || !dti_values_are_made(par)
                ? dti_values_lost(par,
                                  "ranks' shards of the parameters are lost (.parallel.zero_stage)")
                : DT_OK;
@@ -65,17 +58,17 @@ static dt_result dti_units_show(dti_parallel *par) {
     if (!dti_units_are(par) || !par->replicas[0].store->apart)
         return DT_OK;
     DTI_TRY(dti_units_lost(par));
-    dt_result own = DT_OK, result = dti_units_whole_memory(par);
+    dt_result own = DT_OK, result = dti_units_arenas(par);
     for (uint32_t i = 0; i < par->job.local && !result; i++) /* buffers may have been written */
         result = dti_replica_failed(par, i, dti_unit_mirror(&par->units.parts[i], false));
     result = dti_agree_result(par, result);
+    dti_units_mark(par, false); /* what is written goes to whole parameters */
     for (uint32_t b = 0; b < par->bucket_count && !result; b++)
         result = dti_units_show_unit(par, b, &own);
     for (uint32_t i = 0; i < par->job.local && !result && !own; i++)
         own = dti_replica_failed(par, i, dti_unit_rest(&par->units.parts[i], true));
     result = dti_agree_result(par, result ? result : own);
-    if (!result)
-        dti_units_mark(par, false);
+    dti_units_mark(par, result != DT_OK);
     return result;
 }
 
@@ -94,26 +87,11 @@ static dt_result dti_units_take(dti_parallel *par) {
     return DT_OK;
 }
 
-static bool dti_units_is_used(const dt_store *s) {
-    for (const dt_program *p = s->programs; p; p = p->next) {
-        if (!dti_code_has_units(p->code))
-            return true;
-    }
-    return false;
-}
-
-/* Also where they went to their owners already, behind averages. */
+/* Also where they went to their owners already, after averages. */
 static dt_result dti_units_hide(dti_parallel *par) {
-    if (!dti_units_are(par))
-        return DT_OK;
     DTI_TRY(par->replicas[0].store->apart ? DT_OK : dti_units_take(par));
     dti_units_mark(par, true);
-    for (uint32_t i = 0; i < par->job.local; i++) {
-        dt_store *s = par->replicas[i].store;
-        if (!s->memories[DTI_ARENA_PARAM] || dti_units_is_used(s))
-            continue;
-        s->device->backend->memory_destroy(s->memories[DTI_ARENA_PARAM]);
-        s->memories[DTI_ARENA_PARAM] = NULL;
-    }
+    for (uint32_t i = 0; i < par->job.local; i++)
+        dti_store_arenas_drop(par->replicas[i].store, false);
     return DT_OK;
 }

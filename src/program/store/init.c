@@ -51,14 +51,6 @@ static bool dti_init_range(const dti_node *n, double *a, double *b) {
 #define DTI_FILL_TAIL 0.022750131948179195 /* of a normal below -2 */
 #define DTI_FILL_DRAWS 128 /* at a time, on a thread's stack, with four random words each */
 
-typedef struct dti_fill {
-    const dti_isa_kernels *kernels;
-    const dti_node *param;
-    uint64_t seed, at; /* at: element of the parameter that out[0] is */
-    uint32_t stream;
-    float *out;
-} dti_fill;
-
 /* Draws of elements [at, at + DTI_FILL_DRAWS): dti_normal, or dti_uniform01. */
 static void dti_fill_draws(const dti_fill *f, uint64_t at, bool normal, double *draws) {
     uint32_t words[4 * DTI_FILL_DRAWS];
@@ -150,20 +142,20 @@ static void dti_basis_finish(dti_pool *pool, dti_basis *b) {
 }
 
 /* Rows, or columns where there are fewer, of length `gain` that stand on each other: of normals. */
-static dt_result dti_fill_orthogonal(dt_store *s, const dti_fill *f) {
+static dt_result dti_fill_orthogonal(dti_base *base, const dti_fill *f) {
     const int64_t rows = f->param->shape.dim[0];
     const int64_t all = dti_shape_elements(f->param->shape), cols = rows ? all / rows : 0;
     const bool tall = rows > cols;
     dti_basis b = {.size = tall ? rows : cols, .count = tall ? cols : rows};
-    b.q = dti_alloc_array(s->base, (size_t)all + 1, sizeof *b.q);
+    b.q = dti_alloc_array(base, (size_t)all + 1, sizeof *b.q);
     DTI_HAVE(b.q);
     const double gain = dti_or((double)f->param->attr.f[0], 1.0);
     for (int64_t i = 0; i < all; i++)
         b.q[tall ? i % cols * rows + i / cols : i] = (double)f->out[i];
-    dti_basis_finish(s->base->pool, &b);
+    dti_basis_finish(base->pool, &b);
     for (int64_t i = 0; i < all; i++)
         f->out[i] = (float)(gain * b.q[tall ? i % cols * rows + i / cols : i]);
-    dti_free(s->base, b.q);
+    dti_free(base, b.q);
     return DT_OK;
 }
 
@@ -187,10 +179,10 @@ static int64_t dti_fill_share(float share, int64_t rows) {
 }
 
 /* A share of each column, rounded up, becomes 0: other draws of the same stream say which. */
-static dt_result dti_fill_sparse(dt_store *s, const dti_fill *f) {
+static dt_result dti_fill_sparse(dti_base *base, const dti_fill *f) {
     const int64_t rows = f->param->shape.dim[0], cols = f->param->shape.dim[1];
     const int64_t zeros = dti_fill_share(f->param->attr.f[0], rows);
-    dti_drawn_row *order = dti_alloc_array(s->base, (size_t)rows + 1, sizeof *order);
+    dti_drawn_row *order = dti_alloc_array(base, (size_t)rows + 1, sizeof *order);
     DTI_HAVE(order);
     for (int64_t col = 0; col < cols; col++) {
         for (int64_t row = 0; row < rows; row++) {
@@ -201,7 +193,7 @@ static dt_result dti_fill_sparse(dt_store *s, const dti_fill *f) {
         for (int64_t k = 0; k < zeros; k++)
             f->out[order[k].row * cols + col] = 0.0f;
     }
-    dti_free(s->base, order);
+    dti_free(base, order);
     return DT_OK;
 }
 
@@ -223,49 +215,78 @@ static bool dti_fill_is_whole(const dt_store *s, const dti_node *n) {
     return s->init || n->attr.i[1] == DT_INIT_ORTHOGONAL || n->attr.i[1] == DT_INIT_SPARSE;
 }
 
-static dt_result dti_store_fill_param(dt_store *s, dti_fill *f, const dti_param *p) {
-    dt_result result = DT_OK;
-    f->param = &s->graph->nodes[p->node];
-    const bool whole = dti_fill_is_whole(s, f->param);
+/* Elements of a parameter that are made at a time. */
+static uint64_t dti_fill_most(const dt_store *s, const dti_param *p) {
+    return dti_fill_is_whole(s, &s->graph->nodes[p->node]) ? p->elements
+                                                           : DTI_MIN(p->elements, DTI_FILL_PIECE);
+}
+
+static dt_result dti_fill_open(const dt_store *s, dti_fill *f) {
+    uint64_t largest = 1;
+    *f = (dti_fill){.kernels = dti_isa_kernels_select(DTI_ISA_AVX512), .store = s};
+    f->seed = s->seed;
+    for (uint32_t i = 0; i < s->layout.param_count; i++)
+        largest = DTI_MAX(largest, dti_fill_most(s, &s->layout.params[i]));
+    f->out = dti_alloc_array(s->base, largest, sizeof *f->out);
+    return f->out ? DT_OK : DT_ERROR_MEMORY;
+}
+
+static void dti_fill_close(const dt_store *s, dti_fill *f) {
+    dti_free(s->base, f->out);
+}
+
+/* Elements [at, at + size) to out. */
+static dt_result dti_fill_make(dti_fill *f, uint64_t size) {
+    const dt_store *s = f->store;
     const int32_t kind = f->param->attr.i[1];
-    const uint64_t piece = whole ? p->elements : DTI_FILL_PIECE;
-    for (f->at = 0; f->at < p->elements && !result; f->at += piece) {
-        const uint64_t size = DTI_MIN(p->elements - f->at, piece);
-        dti_parallel_for(s->base->pool, (int64_t)size, 16 * DTI_FILL_DRAWS,
-                         kind == DT_INIT_IDENTITY ? dti_fill_identity : dti_fill_range, f);
-        if (kind == DT_INIT_ORTHOGONAL)
-            result = dti_fill_orthogonal(s, f);
-        if (kind == DT_INIT_SPARSE)
-            result = dti_fill_sparse(s, f);
-        dti_fill_padding(f, size);
-        if (!result && s->init) {
-            dti_visit visit;
-            dti_visit_host(&visit, s->base, DTI_IN_VALUES);
-            s->init(s->init_user, f->param->label, f->param->shape, f->out);
-            dti_visit_returned(&visit);
-        }
-        if (!result)
-            result = dti_store_array_write(s, 0, p->offset + f->at, size, f->out);
+    dt_result result = DT_OK;
+    dti_parallel_for(s->base->pool, (int64_t)size, 16 * DTI_FILL_DRAWS,
+                     kind == DT_INIT_IDENTITY ? dti_fill_identity : dti_fill_range, f);
+    if (kind == DT_INIT_ORTHOGONAL)
+        result = dti_fill_orthogonal(s->base, f);
+    if (kind == DT_INIT_SPARSE)
+        result = dti_fill_sparse(s->base, f);
+    dti_fill_padding(f, size);
+    if (!result && s->init) {
+        dti_visit visit;
+        dti_visit_host(&visit, s->base, DTI_IN_VALUES);
+        s->init(s->init_user, f->param->label, f->param->shape, f->out);
+        dti_visit_returned(&visit);
     }
     return result;
 }
 
+static dt_result dti_fill_read(dti_fill *f, uint32_t param, uint64_t at, const float **values,
+                               uint64_t *n) {
+    const dti_param *p = &f->store->layout.params[param];
+    const uint64_t most = dti_fill_most(f->store, p);
+    const bool there = f->made && f->stream == param && at >= f->at && at < f->at + f->made;
+    if (!there) {
+        f->param = &f->store->graph->nodes[p->node];
+        f->stream = param;
+        f->at = at / most * most;
+        f->made = 0;
+        DTI_TRY(dti_fill_make(f, DTI_MIN(p->elements - f->at, most)));
+        f->made = DTI_MIN(p->elements - f->at, most);
+    }
+    *values = f->out + (at - f->at);
+    *n = f->at + f->made - at;
+    return DT_OK;
+}
+
 static dt_result dti_store_fill(dt_store *s) {
-    uint64_t largest = 1;
-    dti_fill f = {.kernels = dti_isa_kernels_select(DTI_ISA_AVX512), .seed = s->seed};
+    dti_fill f;
+    dt_result result = dti_fill_open(s, &f);
     for (uint32_t i = 0; i < s->layout.param_count; i++) {
         const dti_param *p = &s->layout.params[i];
-        const bool whole = dti_fill_is_whole(s, &s->graph->nodes[p->node]);
-        const uint64_t size = whole ? p->elements : DTI_MIN(p->elements, DTI_FILL_PIECE);
-        largest = DTI_MAX(largest, size);
+        const float *values;
+        uint64_t n;
+        for (uint64_t at = 0; at < p->elements && !result; at += n) {
+            result = dti_fill_read(&f, i, at, &values, &n);
+            if (!result)
+                result = dti_store_array_write(s, 0, p->offset + at, n, values);
+        }
     }
-    f.out = dti_alloc_array(s->base, largest, sizeof *f.out);
-    DTI_HAVE(f.out);
-    dt_result result = DT_OK;
-    for (uint32_t i = 0; i < s->layout.param_count && !result; i++) {
-        f.stream = i;
-        result = dti_store_fill_param(s, &f, &s->layout.params[i]);
-    }
-    dti_free(s->base, f.out);
+    dti_fill_close(s, &f);
     return result;
 }

@@ -21,19 +21,29 @@ static dt_result dti_store_build(dt_store *s, const dt_store_desc *d) {
         return DT_ERROR_MEMORY;
     double flops = dti_store_flops(s->graph, d->batch_hint);
     DTI_TRY(dti_device_open(s->graph->ctx, d->device, flops, &s->device));
-    DTI_TRY(dti_stored_here(s, s->device));
-    DTI_TRY(s->device->backend->memory_create(s->device,
-                                              dti_layout_bytes(&s->layout, s->layout.elements),
-                                              DTI_MEMORY_DEVICE, &s->memories[DTI_ARENA_PARAM]));
-    DTI_TRY(dti_store_fill(s));
-    return !d->host_checkpoint_steps ? DT_OK
-                                     : dti_host_copy_reserve(s, (uint32_t)d->host_checkpoint_steps);
+    return dti_stored_here(s, s->device);
 }
 
 _Static_assert(offsetof(dt_store, owned) == 0, "dti_store_end casts");
 
 static void dti_store_end(dti_owned *self) {
     dti_store_free((dt_store *)(void *)self);
+}
+
+static dt_result dti_store_create_bare(dt_graph *graph, const dt_store_desc *desc, dt_store **out) {
+    if (graph->error[0])
+        return dti_fail(graph->base, graph->result, DTI_GRAPH_ERROR, graph->error);
+    DTI_TRY(dti_check_forked(graph->base));
+    dt_store *s = *out = dti_alloc(graph->base, sizeof *s);
+    DTI_HAVE(s);
+    s->graph = graph;
+    s->base = graph->base;
+    s->allow_nonfinite = desc->allow_nonfinite;
+    s->seed = desc->seed;
+    s->init = desc->init;
+    s->init_user = desc->init_user;
+    dti_own(&graph->stores, &s->owned, dti_store_end);
+    return dti_store_build(s, desc);
 }
 
 DTI_PUBLIC_NEW(dt_store_create, (dt_graph * graph, const dt_store_desc *desc, dt_store **out),
@@ -49,20 +59,42 @@ DTI_PUBLIC_NEW(dt_store_create, (dt_graph * graph, const dt_store_desc *desc, dt
         return dti_fail(graph->base, DT_ERROR_INVALID,
                         ".parameter_dtype is %s; give DT_F32 or DT_BF16",
                         dti_dtype_name(desc->parameter_dtype));
-    if (graph->error[0])
-        return dti_fail(graph->base, graph->result, DTI_GRAPH_ERROR, graph->error);
-    DTI_TRY(dti_check_forked(graph->base));
     dt_store_desc d = desc ? *desc : (dt_store_desc){0};
-    dt_store *s = *out = dti_alloc(graph->base, sizeof *s);
-    DTI_HAVE(s);
-    s->graph = graph;
-    s->base = graph->base;
-    s->allow_nonfinite = d.allow_nonfinite;
-    s->seed = d.seed;
-    s->init = d.init;
-    s->init_user = d.init_user;
-    dti_own(&graph->stores, &s->owned, dti_store_end);
-    return dti_store_build(s, &d);
+    DTI_TRY(dti_store_create_bare(graph, &d, out));
+    DTI_TRY(dti_store_arenas(*out, false));
+    DTI_TRY(dti_store_fill(*out));
+    return !d.host_checkpoint_steps
+               ? DT_OK
+               : dti_host_copy_reserve(*out, (uint32_t)d.host_checkpoint_steps);
+}
+
+/* ---- arenas */
+
+static dt_result dti_store_arena_make(dt_store *s, dti_arena arena, uint64_t bytes) {
+    dti_memory **at = &s->memories[arena];
+    return *at ? DT_OK : s->device->backend->memory_create(s->device, bytes, DTI_MEMORY_DEVICE, at);
+}
+
+static dt_result dti_store_arenas(dt_store *s, bool state) {
+    const dti_layout *l = &s->layout;
+    DTI_TRY(dti_store_arena_make(s, DTI_ARENA_PARAM, dti_layout_bytes(l, l->elements)));
+    return state ? dti_store_arena_make(s, DTI_ARENA_STATE, dti_state_bytes(l, s->moments)) : DT_OK;
+}
+
+static bool dti_store_is_used(const dt_store *s) {
+    bool used = false;
+    for (const dt_program *p = s->programs; p; p = p->next)
+        used = used || !dti_code_has_units(p->code);
+    return used;
+}
+
+static void dti_store_arenas_drop(dt_store *s, bool state) {
+    for (int i = 0; i < DTI_ARENAS && !dti_store_is_used(s); i++) {
+        if (!s->memories[i] || !(i == DTI_ARENA_PARAM || (state && i == DTI_ARENA_STATE)))
+            continue;
+        s->device->backend->memory_destroy(s->memories[i]);
+        s->memories[i] = NULL;
+    }
 }
 
 static void dti_store_free(dt_store *s) {
@@ -187,20 +219,21 @@ static dti_array_cut dti_units_cut_of(const dt_store *s, uint64_t at, uint64_t n
     const dti_layout *l = &s->layout;
     const dti_param *p = &l->params[dti_unit_param(l, at)];
     dti_array_cut c = dti_state_cut(s, 0, at, n);
+    const bool host = p->rest == DTI_NO_REST && s->host;
     if (p->rest != DTI_NO_REST)
-        c = (dti_array_cut){.n = n, .offset = p->rest + at - p->offset};
+        c = (dti_array_cut){.n = n, .offset = p->rest + at - p->offset - dti_layout_away(l)};
     else
         c.offset = at + c.at - l->own_begin;
-    c.backend = s->device->backend;
-    c.memory = s->units[0];
+    c.backend = host ? s->host->backend : s->device->backend;
+    c.memory = host ? s->own[0] : s->units[0];
     return c;
 }
 
 static dti_array_cut dti_array_cut_of(const dt_store *s, uint32_t array, uint64_t at, uint64_t n) {
     dti_memory *all = s->memories[DTI_ARENA_PARAM];
-    return array ? dti_state_cut(s, array - 1, at, n)
-           : all ? (dti_array_cut){s->device->backend, all, 0, n, at}
-                 : dti_units_cut_of(s, at, n);
+    return array      ? dti_state_cut(s, array - 1, at, n)
+           : s->apart ? dti_units_cut_of(s, at, n)
+                      : (dti_array_cut){s->device->backend, all, 0, n, at};
 }
 
 static dt_result dti_state_elsewhere(const dt_store *s) {
@@ -323,9 +356,6 @@ DTI_PUBLIC(dt_store_read, (dt_store * s, int index, dt_value_kind kind, void *da
 /* The average becomes the weight, as far as the store has it. */
 static dt_result dti_store_average_of(dt_store *s, const dti_param *param, char *piece) {
     const uint64_t most = DTI_STORE_PIECE / dti_arena_bytes(1);
-    const bool host = s->apart && s->host;
-    const dti_backend *b = host ? s->host->backend : s->device->backend;
-    dti_memory *memory = host ? s->own[0] : s->apart ? s->units[0] : s->memories[DTI_ARENA_PARAM];
     const dti_layout *l = &s->layout;
     const dti_bucket here = {s->apart ? l->own_begin : 0, s->apart ? l->own_end : l->elements};
     const dti_bucket all = {param->offset, param->offset + param->elements};
@@ -333,10 +363,7 @@ static dt_result dti_store_average_of(dt_store *s, const dti_param *param, char 
     dt_result result = DT_OK;
     for (uint64_t at = part.begin; at < part.end && !result; at += most) {
         const uint64_t n = DTI_MIN(part.end - at, most);
-        result = dti_store_is_stored(s, 0)
-                     ? dti_store_array_read(s, 0, at, n, piece)
-                     : b->memory_read(memory, dti_arena_bytes(at - here.begin), piece,
-                                      dti_arena_bytes(n));
+        result = dti_store_array_read(s, 0, at, n, piece);
         if (!result)
             result = dti_store_array_write(s, param->average, at, n, piece);
     }

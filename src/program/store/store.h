@@ -33,10 +33,10 @@ struct dt_store {
     uint64_t cache_bytes;
     dti_memory *memories[DTI_ARENAS]; /* TRANSIENT to CACHE; NULL until a program needs it */
     /* Of programs with units (lower/units.c), in place of PARAM and GRADIENT: parameters and
-     * gradients, of so many elements. apart: what is trained lies with its owners alone, and PARAM
-     * is old, or NULL. */
+     * gradients, of so many elements. */
     dti_memory *units[2];
     uint64_t unit_elements[2];
+    /* What is trained lies elsewhere, with units or in other stores: PARAM is old, or NULL. */
     bool apart;
     /* Where the host makes the update (offload.c): the processor, which has STATE, and parameters
      * and gradients of the own part and of what is not trained. NULL: the device does. */
@@ -59,6 +59,22 @@ struct dt_store {
     uint64_t summed_params;
     bool empty; /* and none of them has had a target that counts */
 };
+
+/* ---- init.c: initial values */
+typedef struct dti_fill {
+    const dt_store *store;
+    const dti_isa_kernels *kernels;
+    const dti_node *param;
+    uint64_t seed, at, made; /* out has elements [at, at + made) of the parameter */
+    uint32_t stream;         /* its index */
+    float *out;
+} dti_fill;
+/* With room for those of a store's parameters; close it, also after an error. MEMORY */
+static dt_result dti_fill_open(const dt_store *s, dti_fill *f);
+static void dti_fill_close(const dt_store *s, dti_fill *f);
+/* Those of a parameter from element `at` on: n of them, which stay until the next call. MEMORY */
+static dt_result dti_fill_read(dti_fill *f, uint32_t param, uint64_t at, const float **values,
+                               uint64_t *n);
 
 /* ---- codes.c: what a description is lowered to, or was before. Give it back. */
 static dt_result dti_code_take(dt_store *s, const dt_program_desc *desc,
@@ -99,6 +115,13 @@ static inline const dti_backend *dti_store_backend(const dt_store *s, int arena)
     return arena == DTI_ARENA_STATE && s->host ? s->host->backend : s->device->backend;
 }
 
+/* A store without arenas: programs make those that they need, of zeros. `apart` is its maker's. On
+ * an error *out may be one, to be freed. */
+static dt_result dti_store_create_bare(dt_graph *graph, const dt_store_desc *desc, dt_store **out);
+/* PARAM where the store has none, and STATE if that is asked for. MEMORY */
+static dt_result dti_store_arenas(dt_store *s, bool state);
+/* Ends them, unless a program reads them. */
+static void dti_store_arenas_drop(dt_store *s, bool state);
 /* Makes an arena larger, with its first `keep` bytes; zeros after those. */
 static dt_result dti_arena_grow(dt_store *s, dti_arena arena, uint64_t bytes, uint64_t keep);
 static const char *dti_store_name(const void *store, uint32_t i); /* of parameter i */
