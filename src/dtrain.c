@@ -545,6 +545,7 @@ DTI_OPTIMIZE_END
 #include "train/state.c"
 #include "train/round_state.c"
 #include "train/checkpoints.c"
+#include "train/weights.c"
 #include "train/sharing.c"
 #endif
 

@@ -100,8 +100,8 @@ typedef struct dt_watch {
  * changed, and with .no_resume. After dt_trainer_resume or _load by the program it continues, but
  * without the best weights.
  *
- * Ranks: all give the same description, but for .watch.save and .callbacks; else INVALID, with the
- * first difference. */
+ * Ranks: all give the same description, but for .callbacks; else INVALID, with the first
+ * difference. Of .watch.save each rank says whether it is set, and rank 0 where it is. */
 typedef struct dt_fit_desc {
     uint64_t epochs;              /* since training began; 0 = no limit */
     uint64_t steps;               /* likewise, in steps. At least one limit is required */

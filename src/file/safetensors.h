@@ -38,6 +38,9 @@ static dt_result dti_weights_read(const dt_safetensors *w, int index, uint64_t o
 #define DTI_WEIGHTS_CHUNK ((uint64_t)1 << 20)
 
 /* ---- store_file.c: for a trainer whose devices each have a part of a store's parameters */
+/* The file of all parameters in their order, as F32, for a writer who has the values, with
+ * dti_writer_add and dti_writer_close. */
+static dt_result dti_weights_begin(dt_store *store, const char *path, dti_writer **out);
 /* Whether a file has all of them: INVALID */
 static dt_result dti_weights_fit(dt_store *store, const dt_safetensors *weights, const char *path);
 /* Elements [at, at + n) of a tensor of dti_weight_floats, of a file that is open. */

@@ -136,6 +136,28 @@ static dt_result dti_store_save(dt_store *store, const char *path, const dt_save
     return result;
 }
 
+/* ---- Saving by whoever has the values: all parameters in their order, as F32 */
+
+static dt_result dti_weights_begin(dt_store *store, const char *path, dti_writer **out) {
+    dti_base *base = dti_store_base(store);
+    const size_t room = (size_t)dt_store_param_count(store) + 1;
+    dti_saving s = {.store = store, .desc = {.params = "*"}};
+    s.items = dti_alloc_array(base, room, sizeof *s.items);
+    s.infos = dti_alloc_array(base, room, sizeof *s.infos);
+    s.index = dti_alloc_array(base, room, sizeof *s.index);
+    dt_result result = s.items && s.infos && s.index ? DT_OK : DT_ERROR_MEMORY;
+    if (!result)
+        result = dti_store_save_items(&s);
+    for (int i = 0; i < s.count; i++) { /* averages are F32 whatever the store's type */
+        s.items[i].dtype = dti_dtype_file_name(DT_F32);
+        s.items[i].bytes = dti_bytes(DT_F32, s.infos[i].elements);
+    }
+    if (!result)
+        result = dti_safetensors_begin(base, path, s.items, s.count, out);
+    DTI_FREE(base, s.index, s.infos, s.items);
+    return result;
+}
+
 DTI_PUBLIC(dt_store_save_matching, (dt_store * store, const char *path, const dt_save_desc *desc),
            store, DTI_OF(dt_store), (store, path, desc)) {
     return dti_store_save(store, path, desc ? desc : &(dt_save_desc){0});

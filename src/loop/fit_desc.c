@@ -21,7 +21,7 @@ DTI_RANGES(dti_fit_ranges, DTI_FIT_RANGES);
     X(dt_fit_desc, watch.min_delta, F64, ALL, MIN_DELTA, 1)                                        \
     X(dt_fit_desc, watch.patience, INT, ALL, FIT_INT, 1)                                           \
     X(dt_fit_desc, watch.restore_best, BOOL, ALL, ANY, 1)                                          \
-    X(dt_fit_desc, watch.save, POINTER, RANK, ANY, 1)                                              \
+    X(dt_fit_desc, watch.save, POINTER, ALL, ANY, 1)                                               \
     X(dt_fit_desc, no_resume, BOOL, ALL, ANY, 1)                                                   \
     X(dt_fit_desc, max_skips, U64, ALL, ANY, 1)                                                    \
     X(dt_fit_desc, callbacks, OTHER, CODE, ANY, 1)

@@ -16,20 +16,12 @@ static const char dti_fit_save_how[] =
 
 static dt_result dti_fit_save(dti_fit *f) {
     dt_trainer *t = f->t;
-    dt_store *s = t->par.replicas[0].store;
-    const char *path = f->d->watch.save;
-    if (!path)
+    if (!f->d->watch.save)
         return DT_OK;
-    const bool apart =
-        t->desc.averaged && dti_is_sharded(&t->par); /* they come to the weights' place */
-    dt_result result = apart ? dti_owners_show(&t->par) : dti_full_gather(&t->par);
     t->base->io_how = dti_fit_save_how;
-    if (t->par.mesh.rank == 0 && !result)
-        result = dt_store_save_matching(s, path,
-                                        &(dt_save_desc){.averaged = t->desc.averaged && !apart});
+    const dt_result result = dti_weights_save(t, f->d->watch.save, t->desc.averaged);
     t->base->io_how = NULL;
-    const dt_result back = apart ? dti_owners_hide(&t->par) : DT_OK;
-    return dti_agree_result(&t->par, result ? result : back);
+    return result;
 }
 
 /* Whether .watch.save can be written, before the steps whose best weights it is for. */

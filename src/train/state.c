@@ -183,7 +183,7 @@ static dt_result dti_state_write_apart(dt_trainer *t, dti_state_file *f, dti_che
     if (!result)
         result = dti_values_counts(par, counts);
     if (!result)
-        result = dti_values_save(par, &values, piece);
+        result = dti_values_save(par, &values, 1 + f->store->moments, piece);
     f->counts = counts;
     if (!result && file)
         result = dti_state_fill(f, file);

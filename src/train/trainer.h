@@ -19,7 +19,8 @@
  *   names.c                  what a report's numbers are called
  *   watched.c                what a fit watches, in checkpoints
  *   state.c, round_state.c   all state in a file, also of local steps
- *   checkpoints.c            checkpoints of a folder */
+ *   checkpoints.c            checkpoints of a folder
+ *   weights.c                weights in a file, where no rank has all */
 
 typedef struct dti_evaluation { /* programs of the newest dt_trainer_evaluate */
     uint64_t rows;
@@ -221,6 +222,10 @@ static dt_result dti_balance_look(dt_trainer *t, bool epoch_ended);
 static void dti_evaluation_free(dt_trainer *t);
 /* What is wrong with a set before any of it is read; of this rank. */
 static dt_result dti_evaluation_check(dt_trainer *t, const dt_dataset *data, int batch);
+/* ---- weights.c */
+/* Weights, or averages, to a file, on all ranks together: rank 0 writes. No rank needs room for all
+ * of them. */
+static dt_result dti_weights_save(dt_trainer *t, const char *path, bool averaged);
 
 /* A trainer whose steps are tickets of servers: what server/worker.c, above, does for it. */
 typedef struct dti_worker_calls {

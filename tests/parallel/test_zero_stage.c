@@ -539,6 +539,8 @@ TEST(shard_groups_of_ranks_have_the_bits_and_the_files_of_one_replica) {
 
 /* ---- the best weights of a fit, which are averages that ranks share */
 
+enum { SHARD_PIPELINE = 4 }; /* and a stage of ZeRO: in each of two stages */
+
 /* back: weights go back to their best, far from where they end; else their averages are saved. */
 static dt_result shard_fit(dt_comm *comm, int level, bool back, const char *path, char text[1200]) {
     train_model m;
@@ -551,10 +553,11 @@ static dt_result shard_fit(dt_comm *comm, int level, bool back, const char *path
         m.adam.average = (dt_average){.kind = DT_AVERAGE_EMA, .decay = 0.9};
     dt_trainer_desc d = train_desc(&m);
     d.comm = comm;
-    d.devices = "cpu";
+    d.devices = level > SHARD_PIPELINE ? "cpu:2" : "cpu";
     d.parallel.batch_slices = 2;
     d.averaged = !back;
-    d.parallel.zero_stage = level;
+    d.parallel.pipeline = level >= SHARD_PIPELINE ? 2 : 0;
+    d.parallel.zero_stage = level % SHARD_PIPELINE;
     dt_fit_desc fit = {.epochs = 1, .validation = &d.data, .watch = {.save = path}};
     if (back) {
         fit.validation_steps = 2;
@@ -584,12 +587,14 @@ static void shard_fits(bool back) {
     snprintf(two, sizeof two, "%s", shard_path(1));
     shard_back = back;
     CHECK_TEXT(!shard_fit(NULL, 0, back, one, text), "%s", text);
-    for (shard_level = DT_SHARD_OPTIMIZER; shard_level <= DT_SHARD_PARAMETERS; shard_level++) {
+    for (shard_level = DT_SHARD_OPTIMIZER; shard_level <= SHARD_PIPELINE + DT_SHARD_PARAMETERS;
+         shard_level++) {
         job *j = job_new(2, two);
         REQUIRE(j);
         job_run(j, shard_fit_rank);
         job_free(j);
-        CHECK(shard_file_hash(one) && shard_file_hash(one) == shard_file_hash(two));
+        CHECK_TEXT(shard_file_hash(one) && shard_file_hash(one) == shard_file_hash(two), "%d",
+                   shard_level);
         remove(two);
     }
     remove(one);

@@ -183,8 +183,10 @@ static void dti_values_collect(dti_values_move *m, uint32_t tensor, dti_bucket r
                          has = all ? dti_bucket_overlap(at, p.moments) : at;
         const uint64_t n = dti_bucket_elements(has);
         float *here = to + (has.begin - at.begin);
+        const bool none = m->averages && p.store && !p.store->kept[p.param].averaged;
         const dt_result own =
-            p.store && n ? dti_store_array_read(p.store, m->array, has.begin, n, here) : DT_OK;
+            p.store && n ? dti_store_array_read(p.store, none ? 0 : m->array, has.begin, n, here)
+                         : DT_OK;
         dti_values_add(m, &p, own);
         if (m->rank != DTI_VALUES_ALL && m->asks && n)
             dti_values_send(m, here, n, p.rank, own);
@@ -218,9 +220,12 @@ static void dti_values_unread(dti_values_move *m, uint64_t at, uint64_t n, bool 
 
 /* An array, to the file. */
 static void dti_values_out(dti_values_move *m, const dti_values_file *f) {
-    const uint64_t elements = dti_values_host(m)->layout.params[m->param].elements;
+    const dti_param *param = &dti_values_host(m)->layout.params[m->param];
+    const uint64_t elements = param->elements;
     const bool found = dti_values_found(m), here = dti_values_is_here(m);
     uint64_t n;
+    m->averages = f->averages && found && param->average;
+    m->array = m->averages ? param->average : m->array;
     for (uint64_t at = 0; at < elements && !dti_values_over(m); at += n) {
         n = DTI_MIN(elements - at, m->most);
         if (!found && here)
@@ -315,10 +320,11 @@ static void dti_values_walk(dti_values_move *m, const dti_values_file *f, uint32
     }
 }
 
-static dt_result dti_values_save(dti_parallel *par, const dti_values_file *f, char *piece) {
+static dt_result dti_values_save(dti_parallel *par, const dti_values_file *f, uint32_t arrays,
+                                 char *piece) {
     dti_values_move m;
     DTI_TRY(dti_values_open(par, &m, piece));
-    dti_values_walk(&m, f, 1 + dti_values_host(&m)->moments, false);
+    dti_values_walk(&m, f, arrays, false);
     return m.result;
 }
 

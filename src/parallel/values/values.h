@@ -58,6 +58,7 @@ typedef struct dti_values_file {
                       float *values);
     /* The rank that does; DTI_VALUES_ALL: each, of what it has. NULL: rank 0 does. */
     uint32_t (*rank)(void *user, uint32_t param, uint32_t array);
+    bool averages; /* to the file: in place of values, where there are some */
 } dti_values_file;
 
 typedef struct dti_values_move { /* a move under way */
@@ -68,6 +69,7 @@ typedef struct dti_values_move { /* a move under way */
     uint32_t replica, tensor; /* who is read */
     uint32_t rank;            /* with the file; DTI_VALUES_ALL: all get the values */
     bool asks;                /* other ranks take part */
+    bool averages;            /* what has none yet gives its values */
     float *piece, *room;      /* of DTI_AGREE_PIECE; what is moved, of `most` elements */
     uint64_t most;
     dt_result result; /* the first error, or what ended the group */
@@ -102,9 +104,10 @@ static void dti_values_gather_array(dti_values_move *m, uint32_t param, uint32_t
  * from it to the stores here. */
 static dt_result dti_values_gather(dti_parallel *par);
 static dt_result dti_values_scatter(dti_parallel *par);
-/* Walks through all arrays but the counts, on all ranks together; `arrays`: only so many of each
+/* Walks through arrays but the counts, on all ranks together; `arrays`: only so many of each
  * parameter, from its values on. The result is this rank's. `piece` is of DTI_AGREE_PIECE bytes. */
-static dt_result dti_values_save(dti_parallel *par, const dti_values_file *f, char *piece);
+static dt_result dti_values_save(dti_parallel *par, const dti_values_file *f, uint32_t arrays,
+                                 char *piece);
 static dt_result dti_values_load(dti_parallel *par, const dti_values_file *f, uint32_t arrays,
                                  char *piece);
 /* The steps that trained each of the model's parameters, on all ranks together. */
