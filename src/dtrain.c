@@ -410,6 +410,8 @@ DTI_OPTIMIZE_END
 #include "file/state_file.h"
 #ifdef DTI_COMPILES_DATA
 #include "file/safetensors.c"
+#include "file/safetensors_index.c"
+#include "file/safetensors_write.c"
 #include "file/store_file.c"
 #include "file/checkpoint.c"
 #include "file/checkpoint_folder.c"

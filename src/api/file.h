@@ -32,17 +32,25 @@ typedef struct dt_save_desc {
     /* DT_F32, DT_BF16 or DT_F16: rounded to nearest even, a NaN as the quiet one without a payload.
      * A finite value that would round to infinity (F16: from 65520 on) is INVALID. */
     dt_dtype dtype;
+    /* transformers' max_shard_size: most bytes of tensors in a file, of which one may have more.
+     * path is then a folder, and is made. 0: path is one file. */
+    uint64_t max_file_bytes;
 } dt_save_desc;
 
 /* Writes the selected parameters. Half of the bytes with .dtype = DT_BF16, which HF's and torch's
  * readers know. dt_store_load reads every such file.
+ *
+ * With .max_file_bytes the folder gets model-00001-of-00003.safetensors and so on, and
+ * model.safetensors.index.json. If one file is enough, it gets model.safetensors only. Such files
+ * of an earlier saving are replaced. Until the last is written, the folder has no index.
  * desc: NULL = {0}.
  * Errors: as dt_store_save; INVALID also if no program of the store averages, or for a value that
  * .dtype cannot hold, with its parameter. Then no file is written. */
 DT_API dt_result dt_store_save_matching(dt_store *store, const char *path,
                                         const dt_save_desc *desc);
 /* Reads every parameter of the store from a file of F32, F16, BF16 or F64. The file may have other
- * tensors, too. Nothing changes unless everything fits. Optimizer state is not touched.
+ * tensors, too. path may also be an index of several files, or a folder: see dt_safetensors_open.
+ * Nothing changes unless everything fits. Optimizer state is not touched.
  * Errors: IO, FORMAT, INVALID (an open step; with the parameter: one that is missing in the file,
  * or has another shape or type there; a NaN or an infinity, without dt_store_desc.allow_nonfinite;
  * an F64 too large for F32), MEMORY, DEVICE_LOST. */
@@ -92,7 +100,10 @@ typedef struct dt_safetensors_tensor {
     uint64_t bytes;   /* bytes of data */
 } dt_safetensors_tensor;
 
-/* Reads and checks a file. Tensors may have any dtype and any values.
+/* Reads and checks a file. Tensors may have any dtype and any values. path may also be
+ * - model.safetensors.index.json, or another index that ends with .json: the tensors are in several
+ *   files, which lie beside it. FORMAT: one is missing, or lacks a tensor that it should have.
+ * - a folder with model.safetensors, or else with model.safetensors.index.json.
  * Errors: IO, FORMAT (not safetensors, truncated, sizes or offsets that do not fit), MEMORY. */
 DT_API dt_result dt_safetensors_open(dt_ctx *ctx, const char *path, dt_safetensors **out);
 /* Frees the file's data. */

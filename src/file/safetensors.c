@@ -27,6 +27,13 @@ struct dt_safetensors {
     dti_weight *items; /* in the order of their bytes */
     size_t count, capacity;
     uint32_t *by_name; /* indices into items, sorted */
+    /* Of an index: the header is the index's text, header_crc its map's, and others have the
+     * bytes. */
+    dt_safetensors **parts;
+    size_t part_count;
+    dti_weights_file *files; /* as the index knows them; of a checkpoint */
+    size_t file_count;
+    uint32_t map_sum; /* what the map's checksum should be */
 };
 
 /* ---- Text: UTF-8, escapes, names in messages */
@@ -269,7 +276,17 @@ static dt_result dti_weights_order(dt_safetensors *w) {
         sorted[i] = w->items[w->by_name[i]];
     dti_free(w->base, w->items);
     w->items = sorted;
+    return DT_OK;
+}
+
+/* Sorts by name, of which none may be there twice. */
+static dt_result dti_weights_order_names(dt_safetensors *w) {
     dti_weights_sort(w, dti_weights_less_name, w->by_name, w->count);
+    for (size_t i = 1; i < w->count; i++) {
+        const char *name = w->items[w->by_name[i]].info.name;
+        if (!strcmp(name, w->items[w->by_name[i - 1]].info.name))
+            return dti_weights_bad(w, name, "the name is used twice");
+    }
     return DT_OK;
 }
 
@@ -312,12 +329,7 @@ static dt_result dti_weights_check(dt_safetensors *w) {
         return dti_fail(w->base, DT_ERROR_FORMAT,
                         "%s: %llu bytes of data follow the header, but its tensors have %llu",
                         w->path, (unsigned long long)w->data_bytes, (unsigned long long)at);
-    for (size_t i = 1; i < w->count; i++) {
-        const char *name = w->items[w->by_name[i]].info.name;
-        if (!strcmp(name, w->items[w->by_name[i - 1]].info.name))
-            return dti_weights_bad(w, name, "the name is used twice");
-    }
-    return DT_OK;
+    return dti_weights_order_names(w);
 }
 
 /* Reads the header and sets data_bytes. Its first byte comes before the rest: what is no
@@ -349,11 +361,8 @@ static dt_result dti_weights_take_header(dt_safetensors *w, dti_reader *r, size_
 }
 
 /* Everything but the tensors' bytes. */
-static dt_result dti_weights_take(dt_safetensors *w, const char *path) {
+static dt_result dti_weights_take(dt_safetensors *w) {
     size_t header_bytes = 0;
-    w->path = dti_alloc(w->base, strlen(path) + 1);
-    DTI_HAVE(w->path);
-    memcpy(w->path, path, strlen(path) + 1);
     DTI_TRY(dti_reader_open(w->base, w->path, &w->reader));
     w->open = true;
     DTI_TRY(dti_weights_take_header(w, &w->reader, &header_bytes));
@@ -381,15 +390,47 @@ static dt_result dti_weights_take_data(dt_safetensors *w) {
     return DT_OK;
 }
 
-static dt_result dti_weights_start(dti_base *base, const char *path, bool in_memory,
+/* Sets w->path: of a folder that of its one file, or else of its index. */
+static dt_result dti_weights_set_path(dt_safetensors *w, const char *path) {
+    const size_t size = strlen(path) + sizeof "/" DTI_INDEX_NAME;
+    dti_folder_names list;
+    w->path = dti_alloc(w->base, size);
+    DTI_HAVE(w->path);
+    const bool folder = dti_folder_names_open(&list, path);
+    snprintf(w->path, size, folder ? "%s/" DTI_INDEX_ONE : "%s", path);
+    if (!folder)
+        return DT_OK;
+    dti_folder_names_close(&list);
+    if (!dti_file_is_none(w->path))
+        return DT_OK;
+    snprintf(w->path, size, "%s/" DTI_INDEX_NAME, path);
+    return !dti_file_is_none(w->path)
+               ? DT_OK
+               : dti_fail(w->base, DT_ERROR_IO,
+                          "%s: it is a folder, not a regular file, and has no %s and no %s", path,
+                          DTI_INDEX_ONE, DTI_INDEX_NAME);
+}
+
+static dt_result dti_weights_take_as(dt_safetensors *w, bool index, bool in_memory) {
+    if (index)
+        return dti_index_take(w, in_memory);
+    DTI_TRY(dti_weights_take(w));
+    return in_memory ? dti_weights_take_data(w) : DT_OK;
+}
+
+/* part: of an index, so none itself. */
+static dt_result dti_weights_start(dti_base *base, const char *path, bool part, bool in_memory,
                                    dt_safetensors **out) {
+    static const char json[] = ".json";
     *out = NULL;
     dt_safetensors *w = dti_alloc(base, sizeof *w);
     DTI_HAVE(w);
     *w = (dt_safetensors){.base = base};
-    dt_result result = dti_weights_take(w, path);
-    if (!result && in_memory)
-        result = dti_weights_take_data(w);
+    dt_result result = dti_weights_set_path(w, path);
+    const size_t size = result ? 0 : strlen(w->path);
+    const bool index = size >= sizeof json && !strcmp(w->path + size + 1 - sizeof json, json);
+    if (!result)
+        result = dti_weights_take_as(w, index && !part, in_memory);
     if (result)
         dt_safetensors_close(w);
     else
@@ -398,11 +439,11 @@ static dt_result dti_weights_start(dti_base *base, const char *path, bool in_mem
 }
 
 static dt_result dti_weights_load(dti_base *base, const char *path, dt_safetensors **out) {
-    return dti_weights_start(base, path, true, out);
+    return dti_weights_start(base, path, false, true, out);
 }
 
 static dt_result dti_weights_open(dti_base *base, const char *path, dt_safetensors **out) {
-    return dti_weights_start(base, path, false, out);
+    return dti_weights_start(base, path, false, false, out);
 }
 
 static dt_result dti_weights_read(const dt_safetensors *w, int index, uint64_t offset,
@@ -426,7 +467,10 @@ DTI_PUBLIC_VOID(dt_safetensors_close, (dt_safetensors * file), file,
                 DTI_OF(dt_safetensors) | DTI_UNUSED, (file)) {
     dti_base *base = file->base;
     dti_weights_close_file(file);
-    DTI_FREE(base, file->data, file->header, file->items, file->by_name, file->path, file);
+    for (size_t i = 0; i < file->part_count; i++)
+        dt_safetensors_close(file->parts[i]);
+    DTI_FREE(base, file->parts, file->files, file->data, file->header, file->items, file->by_name,
+             file->path, file);
 }
 
 DT_API int dt_safetensors_count(const dt_safetensors *file) {
@@ -507,64 +551,4 @@ static bool dti_warn_infinite(dti_base *base, const char *tensor, const void *da
         "refuses the file without .allow_nonfinite",
         (unsigned long long)(first + at), dti_show(tensor).text);
     return true;
-}
-
-/* ---- The writer */
-
-static void dti_safetensors_add_item(dti_text *text, const dti_safetensors_item *item,
-                                     uint64_t begin) {
-    dti_text_add(text, ",\"");
-    dti_text_add_quoted(text, item->name, strlen(item->name));
-    dti_text_add(text, "\":{\"dtype\":\"%s\",\"shape\":[", item->dtype);
-    for (int i = 0; i < item->rank; i++)
-        dti_text_add(text, i ? ",%lld" : "%lld", (long long)item->dim[i]);
-    dti_text_add(text, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)begin,
-                 (unsigned long long)(begin + item->bytes));
-}
-
-/* The header with spaces behind it, so that the data begins at a multiple of 8. */
-static dti_text dti_safetensors_header(dti_base *base, const dti_safetensors_item *items,
-                                       int count) {
-    dti_text text = dti_text_open(base);
-    uint64_t at = 0;
-    /* transformers refuses a file that does not say what wrote it. */
-    dti_text_add(&text, "{\"__metadata__\":{\"format\":\"pt\"}");
-    for (int i = 0; i < count; i++) {
-        dti_safetensors_add_item(&text, &items[i], at);
-        at += items[i].bytes;
-    }
-    dti_text_add(&text, "}");
-    dti_text_add(&text, "%*s", (int)((8 - text.size % 8) % 8), "");
-    return text;
-}
-
-static dt_result dti_safetensors_write_header(dti_writer *w, const dti_text *header) {
-    uint8_t size[8];
-    dti_put64(size, header->size);
-    DTI_TRY(dti_writer_add(w, size, sizeof size));
-    return dti_writer_add(w, header->data, header->size);
-}
-
-static dt_result dti_safetensors_begin(dti_base *base, const char *path,
-                                       const dti_safetensors_item *items, int count,
-                                       dti_writer **out) {
-    *out = NULL;
-    dti_text header = dti_safetensors_header(base, items, count);
-    uint64_t bytes = 8 + header.size;
-    for (int i = 0; i < count; i++)
-        bytes += items[i].bytes;
-    dt_result result = header.ok ? DT_OK : DT_ERROR_MEMORY;
-    if (!result && header.size > DTI_SAFETENSORS_HEADER_MAX)
-        result = dti_fail(base, DT_ERROR_INVALID, "%s: a header of %llu bytes exceeds the format",
-                          path, (unsigned long long)header.size);
-    if (!result)
-        result = dti_writer_open(base, path, bytes, out);
-    if (!result)
-        result = dti_safetensors_write_header(*out, &header);
-    if (result && *out) {
-        dti_writer_close(*out, false);
-        *out = NULL;
-    }
-    dti_text_free(&header);
-    return result;
 }

@@ -27,6 +27,21 @@ static dt_result dti_fail_infinite(dti_base *base, dt_result result, const char 
 static bool dti_warn_infinite(dti_base *base, const char *tensor, const void *data, dt_dtype dtype,
                               uint64_t first, uint64_t count);
 static int dti_weights_find(const dt_safetensors *weights, const char *name); /* -1: none */
+/* ---- Tensors in several files of a folder: an index names each one's file. A path may lead to a
+ * file, to an index (it ends with .json), or to a folder with DTI_INDEX_ONE or else
+ * DTI_INDEX_NAME. */
+#define DTI_INDEX_NAME "model.safetensors.index.json"
+#define DTI_INDEX_ONE "model.safetensors"
+#define DTI_INDEX_FILES_MOST 4096
+#define DTI_INDEX_FILE_ROOM 48
+typedef struct dti_weights_file { /* that an index recognises */
+    const char *name;
+    uint64_t bytes;
+    uint32_t sum; /* CRC32C of its checksums */
+} dti_weights_file;
+/* Reads the index of w->path and opens its files. FORMAT: damaged; a file is missing; a tensor is
+ * not where the index says; a file's name leads out of the folder. */
+static dt_result dti_index_take(dt_safetensors *w, bool in_memory);
 /* Reads and checks a file, with all tensors' bytes. */
 static dt_result dti_weights_load(dti_base *base, const char *path, dt_safetensors **out);
 /* Reads and checks the header. The file stays open, .data of tensors is NULL, and dti_weights_read
@@ -60,3 +75,12 @@ typedef struct dti_safetensors_item {
 static dt_result dti_safetensors_begin(dti_base *base, const char *path,
                                        const dti_safetensors_item *items, int count,
                                        dti_writer **out);
+
+/* "model-00001-of-00003.safetensors" of number 0, and back. */
+static void dti_index_file_name(char to[DTI_INDEX_FILE_ROOM], uint32_t number, uint32_t files);
+static bool dti_index_is_file_name(const char *name, uint32_t *number, uint32_t *files);
+/* An index: tensor i is in file number file_of[i] of `files`. known: [files], what recognises each;
+ * NULL: nothing does. */
+static dti_text dti_index_text(dti_base *base, const dti_safetensors_item *items, int count,
+                               const uint32_t *file_of, uint32_t files,
+                               const dti_weights_file *known);

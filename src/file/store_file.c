@@ -28,9 +28,12 @@ typedef struct dti_saving {
     dt_save_desc desc; /* no NULL in it */
     dti_safetensors_item *items;
     dt_param_info *infos;
-    int *index; /* of each of them, in the store */
+    int *index;        /* of each of them, in the store */
+    uint32_t *file_of; /* of each its file, of */
+    uint32_t files;
     int count;
     uint64_t largest; /* elements of one of them */
+    bool told;        /* of a NaN or infinity */
 } dti_saving;
 
 /* INVALID: a pattern matches no parameter. */
@@ -88,27 +91,126 @@ static dt_result dti_store_save_round(const dti_saving *s, const dt_param_info *
     return DT_OK;
 }
 
-static dt_result dti_store_save_data(const dti_saving *s, dti_writer *w, float *buffer) {
-    bool told = s->store->allow_nonfinite;
-    for (int i = 0; i < s->count; i++) {
+/* Parameters [first, end). */
+static dt_result dti_store_save_data(dti_saving *s, dti_writer *w, int first, int end,
+                                     float *buffer) {
+    for (int i = first; i < end; i++) {
         const size_t count = (size_t)s->infos[i].elements;
         DTI_TRY(dt_store_read(s->store, s->index[i],
                               s->desc.averaged ? DT_VALUE_AVERAGE : DT_VALUE_PARAM, buffer,
                               count * sizeof *buffer));
-        told = told || dti_warn_infinite(dti_store_base(s->store), s->items[i].name, buffer, DT_F32,
-                                         0, count);
+        s->told = s->told || dti_warn_infinite(dti_store_base(s->store), s->items[i].name, buffer,
+                                               DT_F32, 0, count);
         DTI_TRY(dti_store_save_round(s, &s->infos[i], buffer));
         DTI_TRY(dti_writer_add(w, buffer, (size_t)s->items[i].bytes));
     }
     return DT_OK;
 }
 
-static dt_result dti_store_save_file(const dti_saving *s, const char *path, float *buffer) {
+static dt_result dti_store_save_file(dti_saving *s, const char *path, int first, int end,
+                                     float *buffer) {
     dti_writer *w;
-    DTI_TRY(dti_safetensors_begin(dti_store_base(s->store), path, s->items, s->count, &w));
-    const dt_result result = dti_store_save_data(s, w, buffer);
+    DTI_TRY(
+        dti_safetensors_begin(dti_store_base(s->store), path, s->items + first, end - first, &w));
+    const dt_result result = dti_store_save_data(s, w, first, end, buffer);
     const dt_result closed = dti_writer_close(w, result == DT_OK);
     return result ? result : closed;
+}
+
+/* ---- Saving in several files */
+
+/* As transformers does: a file ends where the next tensor would be too much. */
+static dt_result dti_store_save_split(dti_saving *s) {
+    uint64_t bytes = 0;
+    const uint64_t most = s->desc.max_file_bytes;
+    s->files = 1;
+    for (int i = 0; i < s->count; i++) {
+        if (most && bytes && s->items[i].bytes > most - DTI_MIN(bytes, most)) {
+            s->files++;
+            bytes = 0;
+        }
+        bytes += s->items[i].bytes;
+        s->file_of[i] = s->files - 1;
+    }
+    return s->files <= DTI_INDEX_FILES_MOST
+               ? DT_OK
+               : dti_fail(
+                     dti_store_base(s->store), DT_ERROR_INVALID,
+                     "dt_save_desc.max_file_bytes = %llu needs %u files; there may be %d: give "
+                     "a larger one",
+                     (unsigned long long)most, s->files, DTI_INDEX_FILES_MOST);
+}
+
+/* path: has room for a file's name after the folder's `size` bytes. */
+static void dti_store_save_remove_others(const dti_saving *s, char *path, size_t size) {
+    dti_folder_names list;
+    if (!dti_folder_names_open(&list, path))
+        return;
+    for (const char *name; (name = dti_folder_names_next(&list)) != NULL;) {
+        uint32_t number, files;
+        const bool other = dti_index_is_file_name(name, &number, &files) && s->files != files;
+        if (!other && strcmp(name, s->files > 1 ? DTI_INDEX_ONE : DTI_INDEX_NAME) != 0)
+            continue;
+        snprintf(path + size, DTI_INDEX_FILE_ROOM, "/%s", name);
+        remove(path);
+    }
+    path[size] = 0;
+    dti_folder_names_close(&list);
+}
+
+static dt_result dti_store_save_files(dti_saving *s, char *path, size_t size, float *buffer) {
+    char name[DTI_INDEX_FILE_ROOM] = DTI_INDEX_ONE;
+    int first = 0;
+    for (uint32_t file = 0; file < s->files; file++) {
+        int end = first;
+        while (end < s->count && s->file_of[end] == file)
+            end++;
+        if (s->files > 1)
+            dti_index_file_name(name, file, s->files);
+        snprintf(path + size, DTI_INDEX_FILE_ROOM, "/%s", name);
+        DTI_TRY(dti_store_save_file(s, path, first, end, buffer));
+        first = end;
+    }
+    if (s->files == 1)
+        return DT_OK;
+    dti_text text =
+        dti_index_text(dti_store_base(s->store), s->items, s->count, s->file_of, s->files, NULL);
+    snprintf(path + size, DTI_INDEX_FILE_ROOM, "/%s", DTI_INDEX_NAME);
+    return dti_text_write(&text, path);
+}
+
+/* An index that is there goes first: it must not name files of two savings. */
+static dt_result dti_store_save_folder(dti_saving *s, const char *folder, float *buffer) {
+    dti_base *base = dti_store_base(s->store);
+    const size_t size = strlen(folder);
+    DTI_TRY(dti_folders_check(base, folder));
+    if (!dti_folder_make(folder) && errno != EEXIST)
+        return dti_fail(base, DT_ERROR_IO, "%s: the folder cannot be made: %s", folder,
+                        strerror(errno));
+    char *path = dti_alloc(base, size + DTI_INDEX_FILE_ROOM);
+    DTI_HAVE(path);
+    snprintf(path, size + DTI_INDEX_FILE_ROOM, "%s/%s", folder, DTI_INDEX_NAME);
+    if (s->files > 1)
+        remove(path);
+    const dt_result result = dti_store_save_files(s, path, size, buffer);
+    path[size] = 0;
+    if (!result)
+        dti_store_save_remove_others(s, path, size);
+    dti_free(base, path);
+    return result;
+}
+
+static dt_result dti_store_save_all(dti_saving *s, const char *path) {
+    dti_base *base = dti_store_base(s->store);
+    DTI_TRY(dti_store_save_items(s));
+    DTI_TRY(dti_store_save_split(s));
+    float *buffer = dti_alloc_array(base, (size_t)s->largest + 1, sizeof *buffer);
+    DTI_HAVE(buffer);
+    const dt_result result = s->desc.max_file_bytes
+                                 ? dti_store_save_folder(s, path, buffer)
+                                 : dti_store_save_file(s, path, 0, s->count, buffer);
+    dti_free(base, buffer);
+    return result;
 }
 
 static dt_result dti_store_save(dt_store *store, const char *path, const dt_save_desc *desc) {
@@ -119,20 +221,15 @@ static dt_result dti_store_save(dt_store *store, const char *path, const dt_save
                         "dt_save_desc.dtype is %d; it must be DT_F32, DT_BF16 or DT_F16",
                         (int)desc->dtype);
     const size_t room = (size_t)dt_store_param_count(store) + 1;
-    dti_saving s = {.store = store, .desc = *desc};
+    dti_saving s = {.store = store, .desc = *desc, .told = store->allow_nonfinite};
     s.desc.params = desc->params ? desc->params : "*";
     s.items = dti_alloc_array(base, room, sizeof *s.items);
     s.infos = dti_alloc_array(base, room, sizeof *s.infos);
     s.index = dti_alloc_array(base, room, sizeof *s.index);
-    dt_result result = s.items && s.infos && s.index ? DT_OK : DT_ERROR_MEMORY;
-    if (!result)
-        result = dti_store_save_items(&s);
-    float *buffer = result ? NULL : dti_alloc_array(base, (size_t)s.largest + 1, sizeof *buffer);
-    if (!result && !buffer)
-        result = DT_ERROR_MEMORY;
-    if (!result)
-        result = dti_store_save_file(&s, path, buffer);
-    DTI_FREE(base, buffer, s.index, s.infos, s.items);
+    s.file_of = dti_alloc_array(base, room, sizeof *s.file_of);
+    const dt_result result =
+        s.items && s.infos && s.index && s.file_of ? dti_store_save_all(&s, path) : DT_ERROR_MEMORY;
+    DTI_FREE(base, s.file_of, s.index, s.infos, s.items);
     return result;
 }
 

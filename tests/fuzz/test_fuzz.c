@@ -3,6 +3,7 @@
 #define FUZZ_REPLAY
 #include "fuzz/fuzz_csv.c"
 #include "fuzz/fuzz_idx.c"
+#include "fuzz/fuzz_index.c"
 #include "fuzz/fuzz_npy.c"
 #include "fuzz/fuzz_picture.c"
 #include "fuzz/fuzz_replay_file.c"
@@ -16,6 +17,12 @@ TEST(every_kept_idx_file_is_read_or_refused_cleanly) {
     int counts[2] = {0};
     REQUIRE(replay_folder("tests/fuzz/corpus/idx", fuzz_idx, counts));
     CHECK(counts[0] >= 5 && counts[1] >= 2);
+}
+
+TEST(every_kept_index_is_read_or_refused_cleanly) {
+    int counts[2] = {0};
+    REQUIRE(replay_folder("tests/fuzz/corpus/index", fuzz_index, counts));
+    CHECK(counts[0] == 6 && counts[1] == 4);
 }
 
 TEST(every_kept_csv_file_is_read_or_refused_cleanly) {
