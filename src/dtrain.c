@@ -41,6 +41,7 @@ DTI_OPTIMIZE_SPEED
 #include "base/hmac.c"
 #include "base/half.c"
 #include "base/isfinite.c"
+#include "base/exact.c"
 DTI_OPTIMIZE_END
 #include "base/json.c"
 #include "base/file.c"

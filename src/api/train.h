@@ -493,7 +493,8 @@ DT_API dt_result dt_trainer_wait(dt_trainer *trainer, dt_train_report *report);
  * dt_trainer_step; INVALID (a stream without .rows). */
 DT_API dt_result dt_trainer_epoch(dt_trainer *trainer, dt_train_report *report);
 /* Computes losses and metrics over a dataset. All ranks call it, and each computes a share.
- * batch: samples per replica at a time; 0 = as in training.
+ * batch: samples per replica at a time; 0 = as in training. With the same number above 0, sums have
+ * the same bits for any number of replicas and ranks.
  * Random numbers (dt_random_uniform) depend on .seed, the steps made and the sample's row in data,
  * not on batch and devices.
  * Errors: NUMERIC (a NaN or infinity in a loss: the text names the first op, and *report covers all

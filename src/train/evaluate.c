@@ -2,28 +2,31 @@
  * its rows of every batch, and they add up at the end: so a slow one delays nobody before. With
  * ZeRO-2 and 3 ranks need each other's parameters in every batch. */
 
-static void dti_evaluation_programs_free(dt_program **programs, uint32_t count) {
+/* kept: by replica, what stays. */
+static void dti_evaluation_programs_free(dt_program **programs, dt_program **kept, uint32_t count) {
     for (uint32_t i = 0; programs && i < count; i++)
-        dt_program_destroy(programs[i]);
+        dt_program_destroy(kept && kept[i] == programs[i] ? NULL : programs[i]);
 }
 
 static void dti_evaluation_free(dt_trainer *t) {
     dti_evaluation *v = &t->evaluation;
     if (t->par.replicas) {
-        dti_evaluation_programs_free(v->full, t->par.job.local);
-        dti_evaluation_programs_free(v->tail, t->par.job.local);
+        dti_evaluation_programs_free(v->tail, v->full, t->par.job.local);
+        dti_evaluation_programs_free(v->full, NULL, t->par.job.local);
     }
     DTI_FREE(t->base, v->full, v->tail, v->terms);
     dti_unit_pass_free(&t->par, &v->pass);
-    *v = (dti_evaluation){.output = v->output, .out = v->out, .out_bytes = v->out_bytes};
+    *v = (dti_evaluation){
+        .each = v->each, .output = v->output, .out = v->out, .out_bytes = v->out_bytes};
 }
 
-/* Rows of a batch that a replica of this process takes. */
+/* Rows of a batch that a replica of this process takes. A short batch fills the first replicas: so
+ * programs have the same rows of the set for any number of replicas, and sums the same bits. */
 static uint32_t dti_evaluation_rows(const dt_trainer *t, uint32_t replica, uint32_t rows,
                                     uint32_t *first) {
-    const uint64_t g = t->par.job.first + replica, all = t->par.job.replicas;
-    *first = (uint32_t)(g * rows / all);
-    return (uint32_t)((g + 1) * rows / all) - *first;
+    const uint64_t g = t->par.job.first + replica, each = t->evaluation.each;
+    *first = (uint32_t)DTI_MIN(g * each, (uint64_t)rows);
+    return (uint32_t)DTI_MIN((g + 1) * each, (uint64_t)rows) - *first;
 }
 
 /* Losses and metrics, or in their place the tensor that is predicted. */
@@ -50,12 +53,18 @@ static dt_result dti_evaluation_program(dt_trainer *t, uint32_t replica, uint32_
     d.memory_bytes = 0; /* nothing is kept for a backward pass */
     d.batch = (int)dti_evaluation_rows(t, replica, rows, &first);
     const dti_micro_run run = {.row = first, .rows = (uint32_t)d.batch};
+    dt_program *full = t->evaluation.full[replica];
     if (!run.rows && !units)
         return DT_OK;
     d.batch = DTI_MAX(d.batch, 1);
     const dti_piece piece = {.rows = (uint32_t)d.batch, .begins = true, .ends = true};
     const dti_batch_slices slices = dti_unit_pass_slices(&t->par, &piece);
-    dt_result result = dti_program_create(r->store, &d, units ? &slices : NULL, out);
+    const bool same = full && run.rows == t->evaluation.each;
+    dt_result result = DT_OK;
+    if (same)
+        *out = full;
+    else
+        result = dti_program_create(r->store, &d, units ? &slices : NULL, out);
     if (!result && units)
         result = dti_unit_pass_put(&t->par, &t->evaluation.pass, rows != t->evaluation.batch,
                                    replica, *out, rows, run);
@@ -70,7 +79,7 @@ static dt_result dti_evaluation_make(dt_trainer *t, uint64_t rows, uint32_t batc
     dti_evaluation_free(t);
     v->full = dti_alloc_array(t->base, local, sizeof(dt_program *));
     v->tail = dti_alloc_array(t->base, local, sizeof(dt_program *));
-    v->terms = dti_alloc_array(t->base, (size_t)local * DTI_TERMS_WIDTH, sizeof(double));
+    v->terms = dti_alloc_array(t->base, (size_t)local * DTI_TERMS_WIDTH, sizeof *v->terms);
     dt_result result = v->full && v->tail && v->terms ? DT_OK : DT_ERROR_MEMORY;
     v->rows = rows;
     v->batch = batch;
@@ -106,6 +115,12 @@ static dt_step_desc dti_evaluation_step(const dt_trainer *t) {
                           .first_row = (uint32_t)(v->now->index * v->batch)};
 }
 
+/* What a program gave, in floats. */
+static void dti_evaluation_add(dti_evaluation *v, uint32_t replica, const double *terms) {
+    for (size_t k = 0; k < DTI_TERMS_FAULT; k++)
+        dti_exact_add(v->terms[(size_t)replica * DTI_TERMS_WIDTH + k], (float)terms[k]);
+}
+
 /* With units all replicas run together, after all have written. */
 static void dti_evaluation_run(void *arg, uint32_t index) {
     dt_trainer *t = arg;
@@ -117,6 +132,7 @@ static void dti_evaluation_run(void *arg, uint32_t index) {
     dt_program *p = batch->rows == v->batch ? v->full[index] : v->tail[index];
     dt_step_desc step = dti_evaluation_step(t);
     dt_report report = {0};
+    double terms[DTI_TERMS_WIDTH] = {0};
     step.first_row += first;
     r->result = DT_OK;
     if (rows) /* a column that the predicted tensor does not depend on has no place */
@@ -127,8 +143,9 @@ static void dti_evaluation_run(void *arg, uint32_t index) {
         r->result = dt_program_run(p, &step, &report);
     if (!r->result && v->output.id)
         r->result = dti_evaluation_take(t, index, p, first, rows);
-    else if (!r->result || r->result == DT_ERROR_NUMERIC)
-        dti_terms_add(v->terms + (size_t)index * DTI_TERMS_WIDTH, &report);
+    dti_terms_add(terms, &report);
+    if (!v->output.id && (!r->result || r->result == DT_ERROR_NUMERIC))
+        dti_evaluation_add(v, index, terms);
 }
 
 /* A batch that is not finite ends no evaluation: its sums count, and the first reason is kept. */
@@ -171,12 +188,13 @@ static dt_result dti_evaluation_units(dt_trainer *t, dt_result own) {
     for (uint32_t i = 0; i < t->par.job.local; i++) {
         uint32_t first;
         const uint32_t rows = dti_evaluation_rows(t, i, v->now->rows, &first);
-        double *terms = v->terms + (size_t)i * DTI_TERMS_WIDTH;
+        double terms[DTI_TERMS_WIDTH] = {0};
         if (rows && v->output.id)
             DTI_TRY(
                 dti_evaluation_take(t, i, t->par.replicas[i].runs->runs[0].program, first, rows));
         else if (rows)
             faulty[i] = !dti_unit_pass_terms(&t->par, i, terms) && !t->par.desc.program.no_check;
+        dti_evaluation_add(v, i, terms);
     }
     return v->output.id ? DT_OK : dti_evaluation_units_fault(t, faulty);
 }
@@ -216,8 +234,10 @@ static dt_result dti_evaluation_open(dt_trainer *t, const dt_dataset *data, uint
                          .share = dti_evaluation_share,
                          .user = t,
                          .share_max = batch};
+    const uint32_t replicas = t->par.job.replicas;
     dt_result result = DT_OK;
     uint32_t first;
+    t->evaluation.each = (batch + replicas - 1) / replicas;
     if (dti_pipe_of(&t->par))
         dti_evaluation_share(t, batch, &first, &d.share_max);
     if (data->stream)
@@ -244,7 +264,7 @@ static dt_result dti_evaluation_begin(dt_trainer *t, const dt_dataset *data, uin
     if (!result)
         result = dti_loader_seek(*loader, 0, 0, 0);
     if (!result)
-        memset(v->terms, 0, (size_t)t->par.job.local * DTI_TERMS_WIDTH * sizeof(double));
+        memset(v->terms, 0, (size_t)t->par.job.local * DTI_TERMS_WIDTH * sizeof *v->terms);
     return dti_units_are(&t->par)
                ? dti_unit_pass_begin(&t->par, &v->pass, data->rows, batch, result)
                : result;
@@ -389,6 +409,20 @@ static dt_result dti_evaluation_finite(dt_trainer *t, const double *terms) {
                              "its values and look");
 }
 
+/* Over replicas and ranks; one rounding each. */
+static dt_result dti_evaluation_sum(dt_trainer *t, double *sum) {
+    dti_exact *terms = t->evaluation.terms;
+    int64_t *words = (int64_t *)(void *)terms;
+    const size_t all = (size_t)DTI_TERMS_WIDTH * DTI_EXACT_WORDS;
+    for (size_t k = all; k < t->par.job.local * all; k++)
+        words[k % all] += words[k];
+    const dt_result result =
+        dti_ranks_reduce(&t->par, t->par.desc.comm, words, all, DT_I64, DT_COMM_SUM);
+    for (size_t k = 0; k < DTI_TERMS_FAULT; k++)
+        sum[k] = dti_exact_value(terms[k]);
+    return result;
+}
+
 DTI_PUBLIC_REPORT(dt_trainer_evaluate,
                   (dt_trainer * t, const dt_dataset *data, int batch, dt_train_report *report), t,
                   DTI_OF(dt_trainer) | DTI_WITH, (t, data, batch, report)) {
@@ -398,12 +432,7 @@ DTI_PUBLIC_REPORT(dt_trainer_evaluate,
     *r = (dt_train_report){.epoch = t->epoch};
     DTI_TRY(dti_evaluation_all(t, data, batch, "evaluate", r));
     double sum[DTI_TERMS_WIDTH] = {0};
-    for (uint32_t i = 0; i < t->par.job.local; i++) {
-        for (int k = 0; k < DTI_TERMS_WIDTH; k++)
-            sum[k] += t->evaluation.terms[(size_t)i * DTI_TERMS_WIDTH + (size_t)k];
-    }
-    const dt_result result =
-        dti_ranks_reduce(&t->par, t->par.desc.comm, sum, DTI_TERMS_WIDTH, DT_F64, DT_COMM_SUM);
+    const dt_result result = dti_evaluation_sum(t, sum);
     dti_report_add_terms(r, sum);
     dti_report_close(t, r);
     r->seconds = 1e-9 * (double)(dti_now_ns() - start);

@@ -24,11 +24,11 @@
 
 typedef struct dti_evaluation { /* programs of the newest dt_trainer_evaluate */
     uint64_t rows;
-    uint32_t batch;       /* of the whole job */
+    uint32_t batch, each; /* of the whole job, and of a replica */
     dt_program **full;    /* by replica */
     dt_program **tail;    /* NULL where a replica has no rows */
     dti_unit_pass pass;   /* with ZeRO-2 and 3 */
-    double *terms;        /* by replica: sums and weights, see micro_step.c */
+    dti_exact *terms;     /* by replica: sums and weights, see micro_step.c */
     const dti_batch *now; /* the batch under way */
     char said[1024];      /* why the first batch that is not finite is so; "": none is */
     /* dt_trainer_predict's, in place of losses: */

@@ -679,3 +679,51 @@ TEST(arrays_double_keep_their_items_and_refuse_absurd_sizes) {
     dti_free(&base, items);
     CHECK(base.bytes_now == 0);
 }
+
+/* ---- sums without rounding */
+
+static double exact_of(const float *x, size_t count, size_t step) {
+    dti_exact sum = {0};
+    for (size_t i = 0; i < count; i++)
+        dti_exact_add(sum, x[i * step % count]);
+    return dti_exact_value(sum);
+}
+
+TEST(exact_sums_of_floats_are_the_nearest_double_in_any_order) {
+    static const struct {
+        float x[4];
+        double sum;
+    } cases[] = {
+        {{0}, 0},
+        {{1, -1}, 0},
+        {{1e30f, 1, -1e30f}, 1},
+        {{-1e30f, -0x1p-149f, 1e30f}, -0x1p-149},
+        {{FLT_MAX, FLT_MAX, FLT_MAX, FLT_MAX}, 4.0 * (double)FLT_MAX},
+        {{-FLT_MAX, -FLT_MAX, 0x1p-149f}, -2.0 * (double)FLT_MAX},
+        {{-3, 0.5f, 0.25f}, -2.25},
+        {{0x1p53f, 1}, 0x1p53},                /* a tie, to even */
+        {{0x1p53f, 1, 0x1p-149f}, 0x1p53 + 2}, /* and above it */
+        {{0x1p53f, 2, 1}, 0x1p53 + 4},
+        {{-0x1p53f, -1, -0x1p-140f}, -0x1p53 - 2},
+        {{0x1p32f, 0x1p31f, 0x1p-32f}, 0x1p32 + 0x1p31 + 0x1p-32},
+        {{INFINITY, 1}, (double)INFINITY},
+        {{-INFINITY, 1}, -(double)INFINITY},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        test_check(exact_of(cases[i].x, 4, 3) == cases[i].sum, __FILE__, __LINE__,
+                   "case %zu: %a, not %a", i, exact_of(cases[i].x, 4, 3), cases[i].sum);
+    CHECK(isnan(exact_of((float[]){INFINITY, -INFINITY}, 2, 1)));
+    CHECK(isnan(exact_of((float[]){1, NAN}, 2, 1)));
+    float many[1009];
+    double plain = 0;
+    uint32_t state = 1;
+    for (int i = 0; i < 1009; i++) {
+        state = state * 1664525u + 1013904223u;
+        many[i] = ldexpf((float)(state >> 8) - 8e6f, (int)(state >> 4 & 31) - 16);
+        plain += (double)many[i];
+    }
+    const double sum = exact_of(many, 1009, 1);
+    CHECK_NEAR(sum, plain, 1e-12 * fabs(plain) + 1e-3);
+    for (size_t step = 2; step < 1009; step += 97)
+        CHECK(exact_of(many, 1009, step) == sum);
+}
