@@ -170,7 +170,8 @@ static dti_memory *dti_program_transients(dt_program *p, const dti_step_slot *t)
         return NULL;
     if (t != p->step_slots)
         return p->step_slots[0].memories[DTI_ARENA_TRANSIENT];
-    while (older && !(older->micro_slots && older->code->transient_bytes >= p->code->transient_bytes))
+    while (older &&
+           !(older->micro_slots && older->code->transient_bytes >= p->code->transient_bytes))
         older = older->next;
     p->borrows = older != NULL;
     return older ? older->step_slots[0].memories[DTI_ARENA_TRANSIENT] : NULL;
@@ -458,7 +459,8 @@ static void dti_step_slot_free(const dt_program *p, dti_step_slot *t, bool first
     const dti_backend *b = p->store->device->backend;
     for (int i = 0; i < DTI_ARENAS; i++) {
         const bool shared = t->memories[i] == *dti_program_arena(p, DTI_ARENA_PARAM);
-        const bool one = i == DTI_ARENA_TABLE || (i == DTI_ARENA_TRANSIENT && dti_program_is_forward(p));
+        const bool one =
+            i == DTI_ARENA_TABLE || (i == DTI_ARENA_TRANSIENT && dti_program_is_forward(p));
         const bool borrowed = i == DTI_ARENA_TRANSIENT && p->borrows;
         if (dti_arena_is_own(p, i) && t->memories[i] && !shared && (first || !one) && !borrowed)
             b->memory_destroy(t->memories[i]);

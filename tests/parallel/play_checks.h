@@ -313,7 +313,8 @@ static void play_counts_pending(const play_rank *r) {
     play_sees *s = play_of(r);
     uint32_t pending = 0;
     for (uint32_t i = 0; pipe && i < pipe->plan->flow_count; i++)
-        pending += (pipe->plan->flows[i].posted - *pipe->plan->flows[i].done) * pipe->plan->flows[i].link_count;
+        pending += (pipe->plan->flows[i].posted - *pipe->plan->flows[i].done) *
+                   pipe->plan->flows[i].link_count;
     for (uint32_t i = 0; i < par->sums.count; i++)
         pending += s->out[i] ? play_sum_works(r) : 0;
     for (int d = 0; d < r->devices; d++)

@@ -40,9 +40,10 @@ static bool play_all_move(uint64_t now, uint32_t *state) {
         play_rank *r = &play.rank[i];
         const dti_pipe *pipe = r->trainer->par.pipe;
         for (uint32_t k = 0; pipe && k < pipe->plan->flow_count; k++)
-            moved = (!state || train_random(state) % 3 == 0) && play_message(r, &pipe->plan->flows[k])
-                        ? true
-                        : moved;
+            moved =
+                (!state || train_random(state) % 3 == 0) && play_message(r, &pipe->plan->flows[k])
+                    ? true
+                    : moved;
         for (uint32_t s = 0; pipe && s < pipe->stage_count; s++)
             moved = play_units_move(r, s) || moved;
         play_counts_pending(r);

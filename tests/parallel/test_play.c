@@ -218,8 +218,8 @@ static bool play_ended(void) {
         for (int d = 0; d < r->devices; d++)
             all = all && r->device[d].at == play_list(r, d)->count;
         for (uint32_t k = 0; pipe && k < pipe->plan->flow_count; k++)
-            all = all &&
-                  *pipe->plan->flows[k].done == dti_pipe_flow_micros(&r->trainer->par, &pipe->plan->flows[k]);
+            all = all && *pipe->plan->flows[k].done ==
+                             dti_pipe_flow_micros(&r->trainer->par, &pipe->plan->flows[k]);
     }
     return all;
 }

@@ -78,14 +78,14 @@ static bool products_case(int number, int made[5]) {
     const jobs_end *a = &all[0].end, *b = &alone[0].end;
     if (!a->made) {
         jobs_run(&one, WAY_STRAIGHT, alone);
-        CHECK_TEXT(products_evaluate(&j, a, b),
-                   "job %d, %s: evaluated %016llx, predicted %016llx %016llx %016llx; on one device "
-                   "%016llx, %016llx %016llx %016llx",
-                   number, words, (unsigned long long)a->evaluated.of,
-                   (unsigned long long)a->predicted[0], (unsigned long long)a->predicted[1],
-                   (unsigned long long)a->predicted[2], (unsigned long long)b->evaluated.of,
-                   (unsigned long long)b->predicted[0], (unsigned long long)b->predicted[1],
-                   (unsigned long long)b->predicted[2]);
+        CHECK_TEXT(
+            products_evaluate(&j, a, b),
+            "job %d, %s: evaluated %016llx, predicted %016llx %016llx %016llx; on one device "
+            "%016llx, %016llx %016llx %016llx",
+            number, words, (unsigned long long)a->evaluated.of, (unsigned long long)a->predicted[0],
+            (unsigned long long)a->predicted[1], (unsigned long long)a->predicted[2],
+            (unsigned long long)b->evaluated.of, (unsigned long long)b->predicted[0],
+            (unsigned long long)b->predicted[1], (unsigned long long)b->predicted[2]);
         /* replicas evaluate in another order, and errors name the device */
         const bool reports = !j.v[F_EVALUATE] && !a->texts[0] && !b->texts[0];
         CHECK_TEXT(!b->made && a->weights == b->weights && a->saved == b->saved &&

@@ -60,7 +60,8 @@ static dt_result dti_batch_look(const dti_batch *batch, uint32_t row, const dti_
         const char *data = batch->values[c];
         if (binding && binding->check_count)
             DTI_TRY(dti_labels_check(
-                code, binding, (const int32_t *)(const void *)(data + at * dti_column_bytes(column)),
+                code, binding,
+                (const int32_t *)(const void *)(data + at * dti_column_bytes(column)),
                 batch->sources + at));
     }
     return DT_OK;

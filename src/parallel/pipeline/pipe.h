@@ -53,7 +53,7 @@ typedef struct dti_pipe_run { /* a micro-batch in a chunk */
 typedef struct dti_pipe_chunk { /* of a pipeline */
     uint32_t pipeline, index, device;
     dt_graph *graph;
-    dt_store *store;           /* NULL: another rank has it */
+    dt_store *store; /* NULL: another rank has it */
     dti_pipe_run *runs[DTI_PIPE_SHAPES];
     dti_batch_slice_stack sum; /* of its batch slices */
     float *mirror;             /* on the host: what it owns of parameters; NULL: it is there */
@@ -154,10 +154,10 @@ typedef struct dti_pipe {
     dt_graph *graph;      /* what is cut: the model's, or the first tensor rank's */
     bool graph_of_chunk;  /* which has it then, and ends it */
     dti_pipe_plan plans[DTI_PIPE_PLANS], *plan; /* plan: in use; between steps the first */
-    uint32_t chunk_count;  /* of a pipeline */
-    uint32_t stage_count;  /* chunks of all tensor ranks */
-    uint32_t each;         /* positions of a device: slices */
-    uint32_t device_count; /* of this rank */
+    uint32_t chunk_count;                       /* of a pipeline */
+    uint32_t stage_count;                       /* chunks of all tensor ranks */
+    uint32_t each;                              /* positions of a device: slices */
+    uint32_t device_count;                      /* of this rank */
     dti_pipe_device *devices;
     uint32_t pipeline_count; /* here */
     dti_pipeline *pipelines;
@@ -176,11 +176,11 @@ typedef struct dti_pipe {
     size_t bound_count; /* with offsets */
     float *weighs;      /* for parameters that weigh targets: room for the largest */
     dti_device_team *device_team;
-    bool averages;          /* sharded ones are in the weights' place, */
-    char *room;             /* and room for their way back, of DTI_AGREE_PIECE */
-    bool reads;             /* a chunk here reads a column of the data */
-    uint32_t units_ahead;   /* operations of units that nobody waits for yet */
-    bool locks_comm;        /* several threads use it, one at a time; else one alone does */
+    bool averages;        /* sharded ones are in the weights' place, */
+    char *room;           /* and room for their way back, of DTI_AGREE_PIECE */
+    bool reads;           /* a chunk here reads a column of the data */
+    uint32_t units_ahead; /* operations of units that nobody waits for yet */
+    bool locks_comm;      /* several threads use it, one at a time; else one alone does */
 
     /* The step under way. */
     uint32_t shape; /* of its batch */

@@ -46,9 +46,8 @@ static dt_result dti_average_chunk(dti_parallel *par, const dti_pipe_chunk *chun
         const dti_param *p = &s->layout.params[i];
         const dti_bucket all = {p->offset, p->offset + p->elements};
         if (p->average && s->kept[i].averaged)
-            result =
-                dti_average_move(s, p->average, dti_bucket_overlap(all, dti_values_own(s)), units,
-                                 (float *)(void *)room);
+            result = dti_average_move(s, p->average, dti_bucket_overlap(all, dti_values_own(s)),
+                                      units, (float *)(void *)room);
     }
     return dti_pipe_said(par, chunk, result ? result : dti_pipe_units_written(par, chunk));
 }
@@ -56,9 +55,9 @@ static dt_result dti_average_chunk(dti_parallel *par, const dti_pipe_chunk *chun
 static dt_result dti_average_back(dti_parallel *par, const dti_pipe_chunk *chunk, char *room) {
     return dti_pipe_has_units(par)
                ? dti_average_chunk(par, chunk, room)
-               : dti_pipe_said(par, chunk,
-                               dti_average_copy(chunk->store, DTI_ARENA_GRADIENT, DTI_ARENA_PARAM,
-                                                room));
+               : dti_pipe_said(
+                     par, chunk,
+                     dti_average_copy(chunk->store, DTI_ARENA_GRADIENT, DTI_ARENA_PARAM, room));
 }
 
 static dt_result dti_average_all(dti_parallel *par, char *room, bool back) {

@@ -116,11 +116,12 @@ static dt_result dti_pipe_link_add(dti_base *base, dti_pipe_cut *cut, size_t *ca
     cut->links = links;
     if (!room)
         return DT_ERROR_MEMORY;
-    cut->links[cut->link_count] = (dti_pipe_link){.node = node,
-                                                  .from = cut->home[node],
-                                                  .to = to,
-                                                  .back = dti_pipe_back(cut, node),
-                                                  .gradient = cut->givers && cut->givers[node] >= cut->starts[to]};
+    cut->links[cut->link_count] =
+        (dti_pipe_link){.node = node,
+                        .from = cut->home[node],
+                        .to = to,
+                        .back = dti_pipe_back(cut, node),
+                        .gradient = cut->givers && cut->givers[node] >= cut->starts[to]};
     cut->link_count++;
     return DT_OK;
 }

@@ -82,7 +82,7 @@ static bool dti_forward_desc_of(dti_parallel *par, const dti_pipe_chunk *chunk, 
         *d = (dt_program_desc){.label = "predict", .mode = DT_MODE_EVAL};
     d->optim = NULL;
     d->params = NULL;
-    d->memory_bytes = 0; /* nothing is kept for a backward part */
+    d->memory_bytes = 0;                             /* nothing is kept for a backward part */
     d->averaged = f->desc.averaged && !pipe->bounds; /* else they are in the weights' place */
     dti_pipe_cut_desc(&pipe->plan->cut, chunk->index, chunk->graph, d, staged, losses, metrics);
     while (n < DT_MAX_OUTPUTS && d->outputs[n].id && d->outputs[n].id != f->node)
@@ -91,7 +91,6 @@ static bool dti_forward_desc_of(dti_parallel *par, const dti_pipe_chunk *chunk, 
         d->outputs[n] = output;
     return d->losses[0].term.id || d->metrics[0].id || d->outputs[0].id;
 }
-
 
 /* Nodes that other chunks give in this plan are inputs of the chunk's graph while a program is
  * made of it. */
@@ -123,8 +122,8 @@ static dt_result dti_forward_program(dti_parallel *par, dti_pipe_chunk *chunk,
     d.label = pipe->chunk_count > 1 ? label : d.label;
     d.batch = (int)batch_slices->pieces[0].rows;
     dti_forward_receive(&pipe->plan->cut, chunk, kept, false);
-    const dt_result result = dti_program_create_micro_slots(chunk->store, &d, batch_slices,
-                                                            &staged, micro_slots, out);
+    const dt_result result =
+        dti_program_create_micro_slots(chunk->store, &d, batch_slices, &staged, micro_slots, out);
     dti_forward_receive(&pipe->plan->cut, chunk, kept, true);
     return dti_pipe_chunk_failed(par, chunk, result);
 }
@@ -166,8 +165,8 @@ static dt_result dti_forward_inputs(dti_parallel *par, const dti_forward_desc *d
     for (dti_pipe_chunk *chunk = NULL; (chunk = dti_pipe_next(par->pipe, chunk)) != NULL;) {
         for (uint32_t i = 0; i < 2 && !result; i++) {
             const dti_pipe_run *runs = chunk->runs[first + i];
-            result = runs && runs[0].program ? dti_forward_reads(par, f, runs[0].program, data)
-                                             : DT_OK;
+            result =
+                runs && runs[0].program ? dti_forward_reads(par, f, runs[0].program, data) : DT_OK;
         }
     }
     return result;

@@ -56,7 +56,8 @@ static void dti_pipe_need_forward(const dti_pipe *pipe, dti_list *list, const dt
     dti_pipe_need_slot(pipe, list, chunk, chunk->runs[shape][micro].before);
     for (uint32_t i = 0; i < pipe->plan->cut.link_count; i++) {
         if (pipe->plan->cut.links[i].to == chunk->index)
-            dti_pipe_need_link(pipe, list, chunk->pipeline, &pipe->plan->cut.links[i], false, micro);
+            dti_pipe_need_link(pipe, list, chunk->pipeline, &pipe->plan->cut.links[i], false,
+                               micro);
     }
 }
 

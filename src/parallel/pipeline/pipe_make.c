@@ -218,9 +218,9 @@ static dt_result dti_pipe_programs(dti_parallel *par, dti_pipe_chunk *chunk, uin
         uint32_t first;
         const uint32_t number = dti_pipe_alike(runs, i, &first), rows = runs->runs[i].rows;
         const dti_pipe_rows_of of = {runs, chunk->index, rows};
-        const uint32_t micro_slots =
-            forward ? forward->micro_slots
-                    : dti_pipe_most_alive(s, chunk->index % s->devices, dti_pipe_lives_with_rows, &of);
+        const uint32_t micro_slots = forward ? forward->micro_slots
+                                             : dti_pipe_most_alive(s, chunk->index % s->devices,
+                                                                   dti_pipe_lives_with_rows, &of);
         if (first == i)
             result = dti_pipe_program(par, chunk, rows, micro_slots, &all[i].program);
         all[i].program = all[first].program;
@@ -243,11 +243,12 @@ static dt_result dti_pipeline_schedule(dti_parallel *par, dti_pipeline *pipeline
     for (uint32_t i = 1; begins && i < runs->count; i++)
         begins[i] = runs->runs[i].pieces[0].leaf != runs->runs[i - 1].pieces[0].leaf;
     const dt_result result =
-        begins ? dti_pipe_schedule_make(
-                     par->base, forward ? DTI_PIPELINE_FORWARD : par->desc.parallel.schedule,
-                     pipe->mesh->stages, pipe->chunk_count / pipe->mesh->stages, micros, begins,
-                     &pipeline->schedules[shape])
-               : DT_ERROR_MEMORY;
+        begins
+            ? dti_pipe_schedule_make(par->base,
+                                     forward ? DTI_PIPELINE_FORWARD : par->desc.parallel.schedule,
+                                     pipe->mesh->stages, pipe->chunk_count / pipe->mesh->stages,
+                                     micros, begins, &pipeline->schedules[shape])
+            : DT_ERROR_MEMORY;
     dti_free(par->base, begins);
     return result;
 }
@@ -464,7 +465,8 @@ static bool dti_pipe_locks_comm(const dti_parallel *par) {
     uint32_t speakers = 0;
     for (uint32_t i = 0; i < pipe->tp_count; i++)
         speakers += pipe->tp_groups[i].comm != NULL;
-    return pipe->plan->flow_count || pipe->chunk_count > 1 || speakers > 1 || dti_pipe_has_units(par);
+    return pipe->plan->flow_count || pipe->chunk_count > 1 || speakers > 1 ||
+           dti_pipe_has_units(par);
 }
 
 static void dti_pipe_plans_open(dti_parallel *par) {
@@ -511,7 +513,7 @@ static void dti_pipe_stage_close(dti_parallel *par, dti_pipe_stage *stage) {
 }
 
 static void dti_pipe_chunk_close(dti_parallel *par, dti_pipe_chunk *chunk) {
-    dti_store_free(chunk->store); /* and its programs */
+    dti_store_free(chunk->store);                                       /* and its programs */
     DTI_FREE(par->base, chunk->mirror, chunk->runs[0], chunk->runs[1]); /* forward plans are gone */
 }
 
@@ -568,8 +570,8 @@ static void dti_pipe_destroy(dti_parallel *par) {
     dti_scalar_sum_free(par, &par->terms);
     dti_runs_free(par->base, &par->replicas[0].full);
     dti_runs_free(par->base, &par->replicas[0].tail);
-    DTI_FREE(par->base, pipe->weighs, pipe->blocks, pipe->pairs, pipe->piece, pipe->devices, pipe->pipelines,
-             pipe->chunks, pipe->stages, pipe->tp_groups, pipe->bounds, pipe);
+    DTI_FREE(par->base, pipe->weighs, pipe->blocks, pipe->pairs, pipe->piece, pipe->devices,
+             pipe->pipelines, pipe->chunks, pipe->stages, pipe->tp_groups, pipe->bounds, pipe);
     par->pipe = NULL;
 }
 

@@ -202,7 +202,10 @@ static dt_result dti_pipe_schedule_make(dti_base *base, dt_pipeline_schedule kin
                                .micros = micros,
                                .split = split,
                                .forward = forward,
-                               .each = micros * per_device * (forward ? 1 : split ? 3 : 2)};
+                               .each = micros * per_device *
+                                       (forward ? 1
+                                        : split ? 3
+                                                : 2)};
     out->actions = dti_alloc_array(base, (size_t)devices * out->each, sizeof *out->actions);
     out->micro_slots = dti_alloc_array(base, out->chunks, sizeof *out->micro_slots);
     dt_result result = out->actions && out->micro_slots

@@ -96,10 +96,10 @@ static void dti_pipe_flow_lay(const dti_pipe *pipe, dti_pipe_flow *f) {
         for (uint32_t i = 0; i < 2; i++) {
             const uint32_t shape = dti_pipe_shape(pipe, i);
             for (uint32_t m = 0; m < pipeline->runs[shape].count; m++)
-                most = DTI_MAX(most, dti_pipe_binding(&chunk->runs[shape][m],
-                                                      &pipe->plan->cut.links[f->links[k]], false,
-                                                      false)
-                                         ->bytes);
+                most = DTI_MAX(most,
+                               dti_pipe_binding(&chunk->runs[shape][m],
+                                                &pipe->plan->cut.links[f->links[k]], false, false)
+                                   ->bytes);
         }
         f->at[k] = f->slot_bytes;
         f->slot_bytes += (most + 63) / 64 * 64;
@@ -183,7 +183,8 @@ static dt_result dti_pipe_flows_make(dti_parallel *par) {
     uint32_t pairs = 0, works = 0;
     for (dti_pipe_pair p = {0}; dti_pipe_pair_next(par, &p);)
         pairs += dti_pipe_pair_is_own(par, &p);
-    pipe->plan->flows = dti_alloc_array(par->base, (size_t)2 * pairs + 1, sizeof *pipe->plan->flows);
+    pipe->plan->flows =
+        dti_alloc_array(par->base, (size_t)2 * pairs + 1, sizeof *pipe->plan->flows);
     dt_result result = pipe->plan->flows ? DT_OK : DT_ERROR_MEMORY;
     for (dti_pipe_pair p = {0}; !result && dti_pipe_pair_next(par, &p);) {
         if (dti_pipe_pair_is_own(par, &p))
@@ -215,8 +216,9 @@ static dti_pipe_flow *dti_pipe_pair_flow(const dti_pipe *pipe, const dti_pipe_pl
 static bool dti_pipe_pair_trains(dti_pipe *pipe, const dti_pipe_pair *p) {
     dti_pipe_plan *plan = pipe->plan;
     pipe->plan = &pipe->plans[DTI_PIPE_TRAIN];
-    const bool trains = plan != pipe->plan && (dti_pipe_links_of(pipe, p->low, p->high, false, NULL) ||
-                                               dti_pipe_links_of(pipe, p->high, p->low, true, NULL));
+    const bool trains =
+        plan != pipe->plan && (dti_pipe_links_of(pipe, p->low, p->high, false, NULL) ||
+                               dti_pipe_links_of(pipe, p->high, p->low, true, NULL));
     pipe->plan = plan;
     return trains;
 }
@@ -417,8 +419,8 @@ static dt_result dti_pipe_wires_end(dti_parallel *par) {
         all = true;
         dti_pipe_speak(par, 0, NULL);
         for (uint32_t i = 0; i < pipe->plan->flow_count; i++)
-            all = all &&
-                  atomic_load(pipe->plan->flows[i].done) == dti_pipe_flow_micros(par, &pipe->plan->flows[i]);
+            all = all && atomic_load(pipe->plan->flows[i].done) ==
+                             dti_pipe_flow_micros(par, &pipe->plan->flows[i]);
         if (!all)
             dti_thread_yield();
     }

@@ -26,9 +26,9 @@ typedef struct dti_tp {   /* what tensor ranks know of the model */
     uint32_t *stands;     /* by the model's nodes: a tensor rank's; */
     uint32_t *firsts;     /* and the first that came with it, behind the last one how many */
     dti_parted *parted;   /* by the model's nodes: how tensor ranks have it */
-    uint8_t *refused;     /* likewise: made by an op that cannot compute on parts; no loss reads it */
-    dti_tp_part *parts;   /* by parameter */
-    float *whole, *part;  /* room for one parameter */
+    uint8_t *refused;   /* likewise: made by an op that cannot compute on parts; no loss reads it */
+    dti_tp_part *parts; /* by parameter */
+    float *whole, *part; /* room for one parameter */
 } dti_tp;
 
 /* ---- tp_cut.c */

@@ -23,8 +23,8 @@ typedef struct dti_tp_cut {
     uint32_t *owns;   /* of what is whole the own rows */
     dti_parted *parted; /* by the model's nodes, and */
     uint8_t *refused;   /* likewise: dti_tp has both */
-    dt_tensor *in;    /* of a node: as many as any has */
-    dt_result result; /* with its text in from->base */
+    dt_tensor *in;      /* of a node: as many as any has */
+    dt_result result;   /* with its text in from->base */
 } dti_tp_cut;
 
 static dt_result dti_tp_cut_open(const dt_graph *g, const dt_program_desc *d, dti_tp_cut *c) {
@@ -80,10 +80,16 @@ static dt_tensor dti_tp_cut_along(const dti_tp_cut *c, dti_parted_way way, dt_te
     return dti_parted_along(way, x, axis, c->tp_ranks, c->tp_rank);
 }
 
-/* As what all tensor ranks have; of rows all of them. */
+/* Whether all can get all of it. */
+static bool dti_tp_cut_gathers(const dti_tp_cut *c, uint32_t id) {
+    const dti_parted *p = &c->parted[id];
+    return p->rows || (!p->group[1] && c->from->nodes[id].dtype == DT_F32);
+}
+
+/* As what all tensor ranks have; of rows all of them, and so of parts that no loss reads. */
 static dt_tensor dti_tp_cut_whole(dti_tp_cut *c, uint32_t id) {
     const dt_tensor x = {c->to, c->stands[id]};
-    if (!c->parted[id].rows)
+    if (c->parted[id].axis < 0 || !dti_tp_cut_gathers(c, id))
         return x;
     if (!c->wholes[id])
         c->wholes[id] = dti_tp_cut_along(c, DTI_PARTED_GATHER, x, c->parted[id].axis).id;
@@ -179,12 +185,13 @@ static bool dti_tp_cut_rule(const dti_tp_cut *c, uint32_t id, bool rows, dti_par
     return any && family->part && n->count <= DTI_INPUTS_MAX && family->part(s);
 }
 
-/* Whether all that is in parts among its inputs is rows. */
-static bool dti_tp_cut_all_rows(const dti_tp_cut *c, const dti_node *n) {
+/* Whether all that is in parts among its inputs is rows, or any that can be gathered. */
+static bool dti_tp_cut_all_rows(const dti_tp_cut *c, const dti_node *n, bool any) {
     bool all = true;
     for (uint32_t k = 0; k < n->count; k++) {
-        const dti_parted *p = &c->parted[dti_input_id(c->from, n, k)];
-        all = all && (p->axis < 0 || p->rows);
+        const uint32_t id = dti_input_id(c->from, n, k);
+        const dti_parted *p = &c->parted[id];
+        all = all && (p->axis < 0 || p->rows || (any && dti_tp_cut_gathers(c, id)));
     }
     return all;
 }
@@ -214,8 +221,9 @@ static dt_tensor dti_tp_cut_row(dti_tp_cut *c, uint32_t id) {
     dti_parting s;
     if (dti_tp_cut_rule(c, id, true, &s) || dti_tp_cut_rule(c, id, false, &s))
         return dti_tp_cut_make(c, id, &s);
-    c->refused[id] = c->refused[id] || !dti_tp_cut_all_rows(c, &c->from->nodes[id]);
-    return c->needed[id] && c->refused[id] ? dti_tp_cut_refuse(c, id) : dti_tp_cut_push(c, id);
+    const bool whole = dti_tp_cut_all_rows(c, &c->from->nodes[id], !c->needed[id]);
+    c->refused[id] = c->refused[id] || !whole;
+    return c->needed[id] && !whole ? dti_tp_cut_refuse(c, id) : dti_tp_cut_push(c, id);
 }
 
 /* ---- the graph */
