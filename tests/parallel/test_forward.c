@@ -1,6 +1,6 @@
-/* Evaluation and prediction of grids, by forward parts of their own chunks: any tensor of the model
- * has the values of one device, wherever it lies; and what goes wrong on one rank in the middle of a
- * set. Bits of losses on any mesh: test_random_products.c. */
+/* Evaluation and prediction of grids, by forward parts of their own chunks. Any tensor of the model
+ * has the values of one device, wherever it lies. And what goes wrong on one rank in the middle of
+ * a set. Bits of losses on any mesh: test_random_products.c. */
 #include "parallel/train_processes.h"
 
 #include "parallel/team_model.h"

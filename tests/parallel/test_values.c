@@ -271,3 +271,56 @@ TEST(random_meshes_gather_what_their_devices_have_also_after_one_of_them_failed)
     }
     CHECK_TEXT(fired > count / 3, "only %d devices failed", fired);
 }
+
+/* ---- an evaluation */
+
+static struct {
+    _Atomic int64_t bytes;
+} values_memory;
+
+static void *values_alloc(void *user, size_t bytes, size_t align) {
+    size_t *at = NULL;
+    if (posix_memalign((void **)&at, 64, bytes + 64))
+        return NULL;
+    *at = bytes;
+    atomic_fetch_add(&values_memory.bytes, (int64_t)bytes);
+    return (char *)at + 64;
+}
+
+static void values_free(void *user, void *at) {
+    size_t *from = at ? (size_t *)(void *)((char *)at - 64) : NULL;
+    atomic_fetch_sub(&values_memory.bytes, from ? (int64_t)*from : 0);
+    free(from);
+}
+
+TEST(evaluations_of_a_grid_leave_the_hosts_values_alone_and_keep_one_set_of_programs) {
+    const dt_ctx_desc ctx = {
+        .no_vulkan = true, .threads = 1, .allocator = {values_alloc, values_free, NULL}};
+    static float out[TRAIN_ROWS * TRAIN_CLASSES];
+    train_model m = {0};
+    dt_trainer *t = NULL;
+    int64_t bytes[4];
+    if (!CHECK_TEXT(train_model_make(&m, &ctx, TRAIN_PARTS), "made"))
+        return;
+    dt_trainer_desc d = train_desc(&m);
+    d.devices = "cpu:4";
+    d.parallel.pipeline = 2;
+    d.parallel.replicas = 2;
+    CHECK(!dt_trainer_create(m.graph, &d, &t) && !dt_trainer_step(t, NULL));
+    const dti_pipe *pipe = t->par.pipe;
+    for (int i = 0; i < 3; i++) {
+        CHECK(!dt_trainer_evaluate(t, &d.data, 9, NULL));
+        bytes[i] = atomic_load(&values_memory.bytes);
+    }
+    CHECK(!dt_trainer_predict(t, &d.data, m.logits, 9, out, sizeof out));
+    bytes[3] = atomic_load(&values_memory.bytes);
+    CHECK_TEXT(bytes[0] == bytes[1] && bytes[1] == bytes[2] && bytes[2] == bytes[3],
+               "%lld, %lld, %lld bytes, %lld after a prediction", (long long)bytes[0],
+               (long long)bytes[1], (long long)bytes[2], (long long)bytes[3]);
+    CHECK(t->par.whole.old && !t->par.whole.shown);
+    CHECK(!pipe->plans[DTI_PIPE_PREDICT].forward && pipe->plan == &pipe->plans[DTI_PIPE_TRAIN]);
+    for (const dti_pipe_chunk *c = NULL; (c = dti_pipe_next(pipe, c)) != NULL;)
+        CHECK(dti_micro_slot_transients(c->runs[2 * DTI_PIPE_EVALUATE][0].program) == 0);
+    dt_ctx_destroy(m.ctx);
+    CHECK_TEXT(!values_memory.bytes, "%lld bytes are left", (long long)values_memory.bytes);
+}

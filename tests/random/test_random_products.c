@@ -57,7 +57,7 @@ static jobs_job products_alone(const jobs_job *j) {
     return one;
 }
 
-/* A grid adds up an evaluation's micro-batches in the order of one device; replicas add up ranks. */
+/* A grid adds up an evaluation's micro-batches in the order of one device; replicas do not. */
 static bool products_evaluate(const jobs_job *j, const jobs_end *a, const jobs_end *b) {
     const bool grid = j->v[F_STAGES] * j->v[F_TENSOR] > 1, fine = !a->texts[0] && !b->texts[0];
     bool same = !grid || !fine || a->evaluated.of == b->evaluated.of;

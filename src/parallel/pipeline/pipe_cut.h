@@ -38,9 +38,9 @@ static dt_result dti_pipe_cut_make(dti_base *base, const dt_graph *g, const dt_p
 static dt_result dti_pipe_cut_like(dti_base *base, const dt_graph *g, const dt_program_desc *desc,
                                    const dti_pipe_cut *like, const uint32_t *begin,
                                    dti_pipe_cut *cut);
-/* Of the graph that another cut's is, and where its nodes are: what losses and metrics depend on, or
- * in their place a node (output; 0: none). No gradients. UNSUPPORTED: a parameter that no chunk
- * has; too many tensors. */
+/* Of another cut's graph, with its nodes where they are: what losses and metrics depend on, or in
+ * their place a node (output; 0: none). No gradients. UNSUPPORTED: a parameter that no chunk has;
+ * too many tensors. */
 static dt_result dti_pipe_cut_forward(dti_base *base, const dt_graph *g, const dti_pipe_cut *steps,
                                       const dt_program_desc *desc, uint32_t output,
                                       dti_pipe_cut *cut);

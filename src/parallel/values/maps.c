@@ -6,7 +6,8 @@ static bool dti_pipe_find(const dti_parallel *par, uint32_t replica, uint32_t te
                           uint32_t param, dti_values_place *p) {
     const dti_pipe *pipe = dti_pipe_of(par);
     const uint32_t node = dti_pipe_node(pipe, par->replicas[0].graph->params[param]),
-                   c = pipe->plans[DTI_PIPE_TRAIN].cut.home[node], pipeline = replica * pipe->mesh->tensor + tensor,
+                   c = pipe->plans[DTI_PIPE_TRAIN].cut.home[node],
+                   pipeline = replica * pipe->mesh->tensor + tensor,
                    here = dti_pipeline_of(pipe, pipeline);
     if (c == DTI_PIPE_NOWHERE)
         return false;
