@@ -545,7 +545,7 @@ static void dti_forward_rows(const dti_parallel *par, const dti_forward_desc *d,
 /* One group, on all ranks together. own: what went wrong before it on this rank. terms: sums and
  * weights of all ranks are added. said: why the first loss that is not finite is so, once. */
 static dt_result dti_forward_run(dti_parallel *par, const dti_forward_desc *d,
-                                 const dti_batch *batch, dt_result own, double *terms,
+                                 const dti_batch *batch, dt_result own, dti_exact *terms,
                                  char said[1024]);
 /* Sharded averages in the weights' place, on all ranks together, and back in any case. */
 static dt_result dti_forward_show(dti_parallel *par);

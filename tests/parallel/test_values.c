@@ -317,7 +317,7 @@ TEST(evaluations_of_a_grid_leave_the_hosts_values_alone_and_keep_one_set_of_prog
     CHECK_TEXT(bytes[0] == bytes[1] && bytes[1] == bytes[2] && bytes[2] == bytes[3],
                "%lld, %lld, %lld bytes, %lld after a prediction", (long long)bytes[0],
                (long long)bytes[1], (long long)bytes[2], (long long)bytes[3]);
-    CHECK(t->par.whole.old && !t->par.whole.shown);
+    CHECK(!t->par.replicas[0].store->memories[DTI_ARENA_PARAM] && !t->par.kept);
     CHECK(!pipe->plans[DTI_PIPE_PREDICT].forward && pipe->plan == &pipe->plans[DTI_PIPE_TRAIN]);
     for (const dti_pipe_chunk *c = NULL; (c = dti_pipe_next(pipe, c)) != NULL;)
         CHECK(dti_micro_slot_transients(c->runs[2 * DTI_PIPE_EVALUATE][0].program) == 0);

@@ -4,7 +4,7 @@
  *
  * The set comes in groups of micro-batches, several for each replica, so stages overlap. A
  * micro-batch has the rows that one device computes at a time, and all micro-batches' sums are
- * added in the order of rows. So losses and metrics have the same bits on every grid. Programs have
+ * added without rounding. So losses and metrics have the same bits on every grid. Programs have
  * few micro-batch slots for inputs and outputs. Transients are one micro-batch's, and those of a
  * step's program where they are large enough: no step is under way.
  *
@@ -450,9 +450,9 @@ static dt_result dti_forward_compute(dti_parallel *par) {
     return result ? dti_protocol_over(par, result, dti_pipe_leave, dti_forward_drop) : DT_OK;
 }
 
-static void dti_forward_add(const dti_pipe_forward *f, uint32_t micros, double *terms) {
+static void dti_forward_add(const dti_pipe_forward *f, uint32_t micros, dti_exact *terms) {
     for (uint32_t i = 0; i < micros * DTI_TERMS_WIDTH; i++)
-        terms[i % DTI_TERMS_WIDTH] += f->leaves[i];
+        dti_exact_add(terms[i % DTI_TERMS_WIDTH], (float)f->leaves[i]);
 }
 
 /* The first micro-batch of which a loss is not finite; `micros`: there is none. */
@@ -486,7 +486,7 @@ static dt_result dti_forward_search(dti_parallel *par, uint32_t micro, char said
 }
 
 static dt_result dti_forward_group(dti_parallel *par, const dti_batch *batch, dt_result own,
-                                   double *terms, char said[1024]) {
+                                   dti_exact *terms, char said[1024]) {
     dti_pipe *pipe = par->pipe;
     dti_pipe_forward *f = pipe->plan->forward;
     if (!own)
@@ -506,7 +506,7 @@ static dt_result dti_forward_group(dti_parallel *par, const dti_batch *batch, dt
 }
 
 static dt_result dti_forward_run(dti_parallel *par, const dti_forward_desc *d,
-                                 const dti_batch *batch, dt_result own, double *terms,
+                                 const dti_batch *batch, dt_result own, dti_exact *terms,
                                  char said[1024]) {
     dti_pipe *pipe = par->pipe;
     const dti_strategy *strategy = par->strategy;
