@@ -508,6 +508,7 @@ DTI_OPTIMIZE_END
 #include "parallel/pipeline/pipe_search.c"
 #include "parallel/pipeline/pipe_cut.c"
 #include "parallel/pipeline/pipe_grid.c"
+#include "parallel/pipeline/pipe_program.c"
 #include "parallel/pipeline/pipe_make.c"
 #include "parallel/pipeline/pipe_wire.c"
 #include "parallel/pipeline/pipe_list.c"

@@ -169,9 +169,9 @@ DT_API void dt_history_destroy(dt_history *history);
  * output: a tensor of the trainer's graph with samples, f32 or i32.
  * batch: samples of a replica at a time; 0 = as in training.
  * out: [data->rows, shape of a sample] in the tensor's type; bytes: its exact size.
- * Errors: INVALID (bytes; a tensor without samples, or of another graph; with several replicas, a
- * tensor made after the trainer; an input without a column), UNSUPPORTED (another type), those of
- * dt_trainer_evaluate. */
+ * Errors: INVALID (bytes; a tensor without samples, or of another graph; with several replicas or
+ * stages, a tensor made after the trainer; an input without a column), UNSUPPORTED (another type; a
+ * tensor that stages or tensor ranks do not have), those of dt_trainer_evaluate. */
 DT_API dt_result dt_trainer_predict(dt_trainer *trainer, const dt_dataset *data, dt_tensor output,
                                     int batch, void *out, size_t bytes);
 

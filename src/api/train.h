@@ -501,8 +501,8 @@ DT_API dt_result dt_trainer_epoch(dt_trainer *trainer, dt_train_report *report);
  * samples), INVALID (in the middle of a round of DT_TRAIN_LOCAL; the data), and those of
  * dt_trainer_step.
  *
- * .parallel.pipeline, .tensor: each rank evaluates on its CPU, with all values. batch is then per
- * rank. */
+ * .parallel.pipeline, .tensor: the grid's devices evaluate, a micro-batch of `batch` samples after
+ * the other. Ranks must give the same rows and batch (INVALID). */
 DT_API dt_result dt_trainer_evaluate(dt_trainer *trainer, const dt_dataset *data, int batch,
                                      dt_train_report *report);
 /* Sets the learning rate from the next step on, instead of the optimizer's or its schedule's. All

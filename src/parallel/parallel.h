@@ -520,31 +520,31 @@ static void dti_grid_number(const dti_runs *runs, uint32_t micro, dt_step_desc *
 static void dti_parallel_rows(const dti_parallel *par, uint32_t rows, uint32_t *first,
                               uint32_t *count);
 
-/* ---- pipeline/pipe_forward.c, pipe_average.c: what a grid computes of a set without a step: losses and metrics, or
- * a tensor. The set comes in groups of micro-batches. */
-typedef struct dti_forward_desc {
+/* ---- pipeline/pipe_forward.c, pipe_average.c: what a grid computes of a set without a step:
+ * losses and metrics, or a tensor. The set comes in groups of micro-batches. */
+typedef struct dti_grid_evaluation {
     uint64_t rows;    /* of the set */
     uint32_t each;    /* of a micro-batch */
     dt_tensor output; /* of the first replica's graph; nil: losses and metrics */
     char *out;        /* [rows][out_bytes], where this rank's rows of output go */
     size_t out_bytes;
     bool averaged;
-} dti_forward_desc;
+} dti_grid_evaluation;
 /* Rows of a group. */
-static uint32_t dti_forward_batch(const dti_parallel *par, const dti_forward_desc *d);
+static uint32_t dti_forward_batch(const dti_parallel *par, const dti_grid_evaluation *d);
 /* Programs, lists and flows, on all ranks together; those of a former call stay where they fit.
  * INVALID: ranks with different sets. UNSUPPORTED: a tensor that stages cannot have. MEMORY */
-static dt_result dti_forward_make(dti_parallel *par, const dti_forward_desc *d);
-static void dti_forward_free(dti_parallel *par, const dti_forward_desc *d);
+static dt_result dti_forward_make(dti_parallel *par, const dti_grid_evaluation *d);
+static void dti_forward_free(dti_parallel *par, const dti_grid_evaluation *d);
 /* Before the first group: INVALID for an input that is not in the set, or was not written. */
-static dt_result dti_forward_inputs(dti_parallel *par, const dti_forward_desc *d,
+static dt_result dti_forward_inputs(dti_parallel *par, const dti_grid_evaluation *d,
                                     const dt_dataset *data);
 /* Of a group of `rows` rows those that chunks here read. */
-static void dti_forward_rows(const dti_parallel *par, const dti_forward_desc *d, uint32_t rows,
+static void dti_forward_rows(const dti_parallel *par, const dti_grid_evaluation *d, uint32_t rows,
                              uint32_t *first, uint32_t *count);
 /* One group, on all ranks together. own: what went wrong before it on this rank. terms: sums and
  * weights of all ranks are added. said: why the first loss that is not finite is so, once. */
-static dt_result dti_forward_run(dti_parallel *par, const dti_forward_desc *d,
+static dt_result dti_forward_run(dti_parallel *par, const dti_grid_evaluation *d,
                                  const dti_batch *batch, dt_result own, dti_exact *terms,
                                  char said[1024]);
 /* Sharded averages in the weights' place, on all ranks together, and back in any case. */

@@ -202,20 +202,21 @@ static dt_result dti_evaluation_units(dt_trainer *t, dt_result own) {
 /* ---- a pass over a set */
 
 /* A grid computes by its own chunks. */
-static dti_forward_desc dti_evaluation_forward(const dt_trainer *t, uint64_t rows, uint32_t each) {
+static dti_grid_evaluation dti_evaluation_forward(const dt_trainer *t, uint64_t rows,
+                                                  uint32_t each) {
     const dti_evaluation *v = &t->evaluation;
-    return (dti_forward_desc){.rows = rows,
-                              .each = (uint32_t)DTI_MIN((uint64_t)each, DTI_MAX(rows, 1u)),
-                              .output = v->output,
-                              .out = v->out,
-                              .out_bytes = v->out_bytes,
-                              .averaged = t->desc.averaged};
+    return (dti_grid_evaluation){.rows = rows,
+                                 .each = (uint32_t)DTI_MIN((uint64_t)each, DTI_MAX(rows, 1u)),
+                                 .output = v->output,
+                                 .out = v->out,
+                                 .out_bytes = v->out_bytes,
+                                 .averaged = t->desc.averaged};
 }
 
 static void dti_evaluation_share(void *user, uint32_t rows, uint32_t *first, uint32_t *count) {
     const dt_trainer *t = user;
     if (dti_pipe_of(&t->par)) {
-        const dti_forward_desc d = dti_evaluation_forward(t, 0, 1);
+        const dti_grid_evaluation d = dti_evaluation_forward(t, 0, 1);
         dti_forward_rows(&t->par, &d, rows, first, count);
         return;
     }
@@ -297,7 +298,7 @@ static dt_result dti_evaluation_loop(dt_trainer *t, const dt_dataset *data, uint
 
 /* What a rank can find wrong by itself. */
 static dt_result dti_evaluation_grid_open(dt_trainer *t, const dt_dataset *data,
-                                          const dti_forward_desc *d, dti_loader **out) {
+                                          const dti_grid_evaluation *d, dti_loader **out) {
     dti_evaluation *v = &t->evaluation;
     v->terms = v->terms ? v->terms : dti_alloc_array(t->base, DTI_TERMS_WIDTH, sizeof *v->terms);
     DTI_HAVE(v->terms);
@@ -308,7 +309,7 @@ static dt_result dti_evaluation_grid_open(dt_trainer *t, const dt_dataset *data,
     return dti_loader_seek(*out, 0, 0, 0);
 }
 
-static dt_result dti_evaluation_grid_loop(dt_trainer *t, const dti_forward_desc *d,
+static dt_result dti_evaluation_grid_loop(dt_trainer *t, const dti_grid_evaluation *d,
                                           dti_loader *loader, dt_train_report *r) {
     dti_evaluation *v = &t->evaluation;
     const uint64_t groups = dti_loader_epoch_batches(loader);
@@ -325,7 +326,7 @@ static dt_result dti_evaluation_grid_loop(dt_trainer *t, const dti_forward_desc 
 static dt_result dti_evaluation_grid(dt_trainer *t, const dt_dataset *data, uint32_t each,
                                      dt_train_report *r) {
     dti_evaluation *v = &t->evaluation;
-    const dti_forward_desc d = dti_evaluation_forward(t, data->rows, each);
+    const dti_grid_evaluation d = dti_evaluation_forward(t, data->rows, each);
     dti_loader *loader = NULL;
     v->said[0] = 0;
     if (t->loader)
@@ -494,7 +495,7 @@ DTI_PUBLIC(dt_trainer_predict,
         memset(out, 0, bytes);
     dt_result result = dti_evaluation_all(t, data, batch, "predict", &report);
     if (dti_pipe_of(&t->par))
-        dti_forward_free(&t->par, &(dti_forward_desc){.output = output});
+        dti_forward_free(&t->par, &(dti_grid_evaluation){.output = output});
     dti_evaluation_free(t);
     t->evaluation = kept;
     return result ? result : dti_predict_gather(t, out, bytes);

@@ -274,9 +274,7 @@ TEST(random_meshes_gather_what_their_devices_have_also_after_one_of_them_failed)
 
 /* ---- an evaluation */
 
-static struct {
-    _Atomic int64_t bytes;
-} values_memory;
+static struct { _Atomic int64_t bytes; } values_memory;
 
 static void *values_alloc(void *user, size_t bytes, size_t align) {
     size_t *at = NULL;

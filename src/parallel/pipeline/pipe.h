@@ -29,7 +29,8 @@
  *   pipe_schedule.h, pipe_schedule.c   1F1B, fill-drain, interleaved, zero bubble
  *   pipe_list.c                        lists of actions from a schedule
  *   pipe_wire.c                        activations and gradients between ranks
- *   pipe_make.c                        contexts, chunks and programs
+ *   pipe_program.c                     programs of a plan
+ *   pipe_make.c                        contexts and chunks
  *   pipe_step.c                        its own of the commit protocol, and its actions
  *   pipe_sum.c                         sums of gradients, chunk by chunk
  *   pipe_share.c                       ZeRO-1 of chunks
@@ -116,14 +117,14 @@ typedef struct dti_pipe_flow {
     bool shares_comm;                 /* which is another flow's */
 } dti_pipe_flow;
 
-typedef struct dti_forward_fault { /* what a device found not finite in a micro-batch */
-    uint32_t chunk;                /* UINT32_MAX: nothing */
+typedef struct dti_pipe_finding { /* what a device found not finite in a micro-batch */
+    uint32_t chunk;               /* UINT32_MAX: nothing */
     char text[512];
-} dti_forward_fault;
+} dti_pipe_finding;
 
 /* Of a plan without steps. */
-typedef struct dti_pipe_forward {
-    dti_forward_desc desc;
+typedef struct dti_pipe_evaluation {
+    dti_grid_evaluation desc;
     dti_partition grids[2]; /* of full groups, and of short ones: a micro-batch is a batch slice */
     uint32_t micro_slots;   /* of a chunk's programs */
     uint32_t node;          /* of what is cut, that is read; 0: none */
@@ -133,8 +134,8 @@ typedef struct dti_pipe_forward {
     dti_step step;          /* the group under way */
     bool searched;          /* in this set: for what was not finite first; */
     uint32_t fault;         /* which micro-batch is looked at, from 1; 0: none is */
-    dti_forward_fault *faults; /* by device */
-} dti_pipe_forward;
+    dti_pipe_finding *faults; /* by device */
+} dti_pipe_evaluation;
 
 /* What a plan has of its own. Chunks, devices and pipelines have its programs, lists and runs. */
 typedef struct dti_pipe_plan {
@@ -145,7 +146,7 @@ typedef struct dti_pipe_plan {
     uint32_t flow_count;
     _Atomic uint32_t *counters;
     uint32_t counter_count, flow_counters; /* the first of the flows': the last ones */
-    dti_pipe_forward *forward;             /* NULL: it makes steps */
+    dti_pipe_evaluation *forward;          /* NULL: it makes steps */
 } dti_pipe_plan;
 
 typedef struct dti_pipe {
@@ -265,7 +266,7 @@ static inline uint32_t dti_pipe_flow_counter(const dti_pipe *pipe, const dti_pip
 static dt_result dti_pipe_lists_make(dti_parallel *par);
 static void dti_pipe_lists_free(dti_parallel *par);
 
-/* ---- pipe_make.c: contexts, chunks and programs */
+/* ---- pipe_program.c, pipe_make.c: programs, contexts and chunks */
 /* Replica 0, the job and its mesh are there. names: of devices. On all ranks together. After an
  * error nothing more can be trained: device team is NULL. */
 static dt_result dti_pipe_create(dti_parallel *par, uint32_t batch_slices, const char *names,

@@ -21,26 +21,26 @@ static uint32_t dti_forward_number(dt_tensor output) {
     return output.id ? DTI_PIPE_PREDICT : DTI_PIPE_EVALUATE;
 }
 
-static dti_pipe_forward *dti_forward_of(const dti_parallel *par, dt_tensor output) {
+static dti_pipe_evaluation *dti_forward_of(const dti_parallel *par, dt_tensor output) {
     return par->pipe->plans[dti_forward_number(output)].forward;
 }
 
 /* ---- groups */
 
 /* Micro-batches of a replica, of so many rows of all. */
-static uint32_t dti_forward_micros(const dti_parallel *par, const dti_forward_desc *d,
+static uint32_t dti_forward_micros(const dti_parallel *par, const dti_grid_evaluation *d,
                                    uint64_t rows) {
     const uint64_t all = (rows + d->each - 1) / d->each;
     return (uint32_t)((all + par->mesh.data - 1) / par->mesh.data);
 }
 
-static uint32_t dti_forward_micros_full(const dti_parallel *par, const dti_forward_desc *d) {
+static uint32_t dti_forward_micros_full(const dti_parallel *par, const dti_grid_evaluation *d) {
     const uint32_t each = dti_forward_micros(par, d, d->rows),
                    most = INT32_MAX / par->mesh.data / d->each;
     return DTI_MAX(DTI_MIN(DTI_MIN(each, most), DTI_FORWARD_AHEAD * par->mesh.stages), 1u);
 }
 
-static uint32_t dti_forward_batch(const dti_parallel *par, const dti_forward_desc *d) {
+static uint32_t dti_forward_batch(const dti_parallel *par, const dti_grid_evaluation *d) {
     return dti_forward_micros_full(par, d) * par->mesh.data * d->each;
 }
 
@@ -54,9 +54,9 @@ static dti_partition dti_forward_grid(const dti_parallel *par, uint32_t micros, 
                            .apart = true};
 }
 
-static void dti_forward_rows(const dti_parallel *par, const dti_forward_desc *d, uint32_t rows,
+static void dti_forward_rows(const dti_parallel *par, const dti_grid_evaluation *d, uint32_t rows,
                              uint32_t *first, uint32_t *count) {
-    const dti_pipe_forward *f = dti_forward_of(par, d->output);
+    const dti_pipe_evaluation *f = dti_forward_of(par, d->output);
     const dt_comm_span own = dti_mesh_replicas(&par->mesh, par->mesh.rank);
     *first = *count = 0;
     if (!f || !f->reads)
@@ -72,7 +72,7 @@ static void dti_forward_rows(const dti_parallel *par, const dti_forward_desc *d,
 static bool dti_forward_desc_of(dti_parallel *par, const dti_pipe_chunk *chunk, dt_program_desc *d,
                                 dti_staged *staged) {
     const dti_pipe *pipe = par->pipe;
-    const dti_pipe_forward *f = pipe->plan->forward;
+    const dti_pipe_evaluation *f = pipe->plan->forward;
     const dt_tensor output = {chunk->graph, f->node};
     uint8_t losses[DT_MAX_TERMS], metrics[DT_MAX_TERMS]; /* the same as in steps */
     int n = 0;
@@ -137,7 +137,7 @@ static int dti_forward_column(const dti_pipe *pipe, const dt_dataset *data, uint
     return c;
 }
 
-static dt_result dti_forward_reads(dti_parallel *par, dti_pipe_forward *f, const dt_program *p,
+static dt_result dti_forward_reads(dti_parallel *par, dti_pipe_evaluation *f, const dt_program *p,
                                    const dt_dataset *data) {
     const dti_code *code = dti_program_code(p);
     for (uint32_t i = 0; i < code->binding_count; i++) {
@@ -156,9 +156,9 @@ static dt_result dti_forward_reads(dti_parallel *par, dti_pipe_forward *f, const
     return DT_OK;
 }
 
-static dt_result dti_forward_inputs(dti_parallel *par, const dti_forward_desc *d,
+static dt_result dti_forward_inputs(dti_parallel *par, const dti_grid_evaluation *d,
                                     const dt_dataset *data) {
-    dti_pipe_forward *f = dti_forward_of(par, d->output);
+    dti_pipe_evaluation *f = dti_forward_of(par, d->output);
     const uint32_t first = 2 * dti_forward_number(d->output);
     dt_result result = DT_OK;
     f->reads = f->searched = false;
@@ -175,7 +175,7 @@ static dt_result dti_forward_inputs(dti_parallel *par, const dti_forward_desc *d
 /* ---- making */
 
 /* The tensor that is read, in what is cut. */
-static dt_result dti_forward_output(dti_parallel *par, dti_pipe_forward *f) {
+static dt_result dti_forward_output(dti_parallel *par, dti_pipe_evaluation *f) {
     const dti_pipe *pipe = par->pipe;
     const dt_tensor y = f->desc.output;
     f->node = y.id ? dti_pipe_node(pipe, y.id) : 0;
@@ -190,7 +190,7 @@ static dt_result dti_forward_output(dti_parallel *par, dti_pipe_forward *f) {
 static dt_result dti_forward_own(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     dti_pipe_plan *plan = pipe->plan;
-    dti_pipe_forward *f = plan->forward;
+    dti_pipe_evaluation *f = plan->forward;
     const uint32_t batch = dti_forward_batch(par, &f->desc), each = f->desc.each,
                    tail = (uint32_t)(f->desc.rows % batch);
     const dt_program_desc d = dti_pipe_model_desc(par);
@@ -227,7 +227,7 @@ static dt_result dti_forward_all(dti_parallel *par, dt_result own) {
 }
 
 /* Sets and batches are the same on all ranks. */
-static dt_result dti_forward_same(dti_parallel *par, const dti_forward_desc *d) {
+static dt_result dti_forward_same(dti_parallel *par, const dti_grid_evaluation *d) {
     int64_t all[6] = {(int64_t)d->rows, d->each, d->output.id};
     for (int i = 0; i < 3; i++)
         all[3 + i] = -all[i];
@@ -243,7 +243,7 @@ static dt_result dti_forward_same(dti_parallel *par, const dti_forward_desc *d) 
     return DT_OK;
 }
 
-static dt_result dti_forward_make(dti_parallel *par, const dti_forward_desc *d) {
+static dt_result dti_forward_make(dti_parallel *par, const dti_grid_evaluation *d) {
     const uint32_t number = dti_forward_number(d->output);
     dti_pipe_plan *plan = &par->pipe->plans[number];
     DTI_TRY(dti_forward_same(par, d));
@@ -299,7 +299,7 @@ static void dti_forward_close(dti_parallel *par, uint32_t number) {
     dti_pipe_use(par, DTI_PIPE_TRAIN);
 }
 
-static void dti_forward_free(dti_parallel *par, const dti_forward_desc *d) {
+static void dti_forward_free(dti_parallel *par, const dti_grid_evaluation *d) {
     dti_forward_close(par, dti_forward_number(d->output));
 }
 
@@ -334,7 +334,7 @@ static void dti_forward_join(const dti_parted *part, dt_shape s, uint32_t rows, 
 static void dti_forward_put(const dti_parallel *par, const dti_pipe_chunk *chunk,
                             const dti_micro_run *run, const char *from, size_t bytes) {
     const dti_pipe *pipe = par->pipe;
-    const dti_forward_desc *d = &pipe->plan->forward->desc;
+    const dti_grid_evaluation *d = &pipe->plan->forward->desc;
     const uint64_t row = par->now->desc.first_row + (uint64_t)run->row;
     char *to = d->out + row * d->out_bytes;
     const dti_parted *part = pipe->shared ? &pipe->shared->parted[d->output.id] : NULL;
@@ -369,7 +369,7 @@ static bool dti_forward_is_finite(const dt_program *p, bool output) {
 /* The first chunk that gives what is not finite from what is. The units that its launches read may
  * have gone: then it is named without the op. */
 static void dti_forward_find(const dti_parallel *par, const dti_pipe_chunk *chunk, dt_program *p) {
-    dti_forward_fault *fault = &par->pipe->plan->forward->faults[chunk->device];
+    dti_pipe_finding *fault = &par->pipe->plan->forward->faults[chunk->device];
     dt_report report = {0};
     if (fault->chunk <= chunk->index || dti_forward_is_finite(p, true) ||
         !dti_forward_is_finite(p, false))
@@ -383,7 +383,7 @@ static void dti_forward_find(const dti_parallel *par, const dti_pipe_chunk *chun
 }
 
 static dt_result dti_forward_done(dti_parallel *par, dti_pipe_chunk *chunk, const dti_action *a) {
-    const dti_pipe_forward *f = par->pipe->plan->forward;
+    const dti_pipe_evaluation *f = par->pipe->plan->forward;
     const dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
     const dti_micro_run *run = &dti_pipe_runs_now(par, chunk)->runs[a->micro];
     const dti_pipe_run *slot = dti_pipe_run_of(par, chunk, a->micro);
@@ -450,13 +450,13 @@ static dt_result dti_forward_compute(dti_parallel *par) {
     return result ? dti_protocol_over(par, result, dti_pipe_leave, dti_forward_drop) : DT_OK;
 }
 
-static void dti_forward_add(const dti_pipe_forward *f, uint32_t micros, dti_exact *terms) {
+static void dti_forward_add(const dti_pipe_evaluation *f, uint32_t micros, dti_exact *terms) {
     for (uint32_t i = 0; i < micros * DTI_TERMS_WIDTH; i++)
         dti_exact_add(terms[i % DTI_TERMS_WIDTH], (float)f->leaves[i]);
 }
 
 /* The first micro-batch of which a loss is not finite; `micros`: there is none. */
-static uint32_t dti_forward_faulty(const dti_pipe_forward *f, uint32_t micros) {
+static uint32_t dti_forward_faulty(const dti_pipe_evaluation *f, uint32_t micros) {
     uint32_t m = 0;
     while (m < micros && dti_losses_finite(f->leaves + (size_t)m * DTI_TERMS_WIDTH))
         m++;
@@ -466,8 +466,8 @@ static uint32_t dti_forward_faulty(const dti_pipe_forward *f, uint32_t micros) {
 /* The group once more: who is first says why. Samples and drawn numbers are the same. */
 static dt_result dti_forward_search(dti_parallel *par, uint32_t micro, char said[1024]) {
     const dti_pipe *pipe = par->pipe;
-    dti_pipe_forward *f = pipe->plan->forward;
-    const dti_forward_fault *own = &f->faults[0];
+    dti_pipe_evaluation *f = pipe->plan->forward;
+    const dti_pipe_finding *own = &f->faults[0];
     int64_t first;
     for (uint32_t d = 0; d < pipe->device_count; d++)
         f->faults[d].chunk = UINT32_MAX;
@@ -488,7 +488,7 @@ static dt_result dti_forward_search(dti_parallel *par, uint32_t micro, char said
 static dt_result dti_forward_group(dti_parallel *par, const dti_batch *batch, dt_result own,
                                    dti_exact *terms, char said[1024]) {
     dti_pipe *pipe = par->pipe;
-    dti_pipe_forward *f = pipe->plan->forward;
+    dti_pipe_evaluation *f = pipe->plan->forward;
     if (!own)
         own = dti_forward_look(par, batch);
     DTI_TRY(dti_agree_result(par, own));
@@ -505,14 +505,14 @@ static dt_result dti_forward_group(dti_parallel *par, const dti_batch *batch, dt
     return faulty < micros && !f->searched ? dti_forward_search(par, faulty, said) : DT_OK;
 }
 
-static dt_result dti_forward_run(dti_parallel *par, const dti_forward_desc *d,
+static dt_result dti_forward_run(dti_parallel *par, const dti_grid_evaluation *d,
                                  const dti_batch *batch, dt_result own, dti_exact *terms,
                                  char said[1024]) {
     dti_pipe *pipe = par->pipe;
     const dti_strategy *strategy = par->strategy;
     dti_step *now = par->now;
     dti_pipe_use(par, dti_forward_number(d->output));
-    dti_pipe_forward *f = pipe->plan->forward;
+    dti_pipe_evaluation *f = pipe->plan->forward;
     const uint32_t full = f->grids[0].batch;
     f->desc.out = d->out;
     f->step = (dti_step){.batch = batch,
