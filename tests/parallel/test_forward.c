@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-enum { FORWARD_ROWS = TEAM_ROWS, FORWARD_TENSORS = 6, FORWARD_SET = 400 };
+enum { FORWARD_ROWS = TEAM_ROWS, FORWARD_TENSORS = 6, FORWARD_DRAWN = 6, FORWARD_SET = 400 };
 
 typedef struct forward_shape {
     int stages, tensor_ranks, replicas, chunks, zero_stage;
@@ -18,8 +18,8 @@ typedef struct forward_shape {
 
 typedef struct forward_model {
     team_model team;
-    dt_tensor at[FORWARD_TENSORS]; /* that are predicted */
-    size_t size[FORWARD_TENSORS];  /* of a sample */
+    dt_tensor at[FORWARD_TENSORS + 1]; /* that are predicted; FORWARD_DRAWN is drawn */
+    size_t size[FORWARD_TENSORS + 1];  /* of a sample */
 } forward_model;
 
 typedef struct forward_run {
@@ -55,7 +55,8 @@ static bool forward_make(forward_model *m, bool vulkan) {
     m->at[3] = dt_affine(dt_sigmoid(logits), 2.0f, 1.0f);
     m->at[4] = dt_softmax(logits, -1);                                      /* beside the loss */
     m->at[5] = dt_sum(dt_mul(m->at[4], dt_exp(logits)), dt_dims(0), false); /* of parts, too */
-    for (int i = 0; i < FORWARD_TENSORS; i++) {
+    m->at[FORWARD_DRAWN] = dt_add(h, dt_random_normal(h));
+    for (int i = 0; i <= FORWARD_DRAWN; i++) {
         m->size[i] = 1;
         for (int k = 0; k < dt_tensor_shape(m->at[i]).rank; k++)
             m->size[i] *= (size_t)dt_tensor_shape(m->at[i]).dim[k];
@@ -186,6 +187,59 @@ TEST(stages_on_vulkan_predict_as_one_vulkan_device) {
         SKIP("no Vulkan device");
     forward_equal((forward_shape){.stages = 2, .replicas = 2, .vulkan = true}, 7);
     forward_equal((forward_shape){.stages = 2, .replicas = 2, .zero_stage = 3, .vulkan = true}, 7);
+}
+
+static uint64_t forward_drawn(const forward_shape *s) {
+    static float out[FORWARD_ROWS * TEAM_POS * TEAM_WIDTH];
+    forward_model m;
+    dt_trainer *t = NULL;
+    char devices[64];
+    if (!CHECK_TEXT(forward_make(&m, false), "made"))
+        return 0;
+    const dt_trainer_desc d = forward_desc(&m, s, devices);
+    CHECK(!dt_trainer_create(m.team.graph, &d, &t) && !dt_trainer_step(t, NULL));
+    CHECK_TEXT(!dt_trainer_predict(t, &d.data, m.at[FORWARD_DRAWN], s->batch, out, sizeof out),
+               "%s", dt_ctx_error(m.team.ctx));
+    dt_ctx_destroy(m.team.ctx);
+    return forward_hash(out, sizeof out / sizeof *out);
+}
+
+TEST(numbers_that_a_grids_evaluation_draws_depend_on_the_row_in_the_set) {
+    const uint64_t want = forward_drawn(&(forward_shape){.stages = 2, .batch = 7});
+    CHECK(forward_drawn(&(forward_shape){.stages = 3, .batch = 16}) == want);
+    CHECK(forward_drawn(&(forward_shape){.stages = 2, .replicas = 3, .batch = 4}) == want);
+}
+
+/* Of a parameter that the application has set to 0 in its store. */
+static double forward_written(const forward_shape *s, double *before) {
+    static const float zeros[TEAM_WORDS * TEAM_WIDTH];
+    forward_model m;
+    dt_trainer *t = NULL;
+    dt_train_report report = {0};
+    char devices[64];
+    if (!CHECK_TEXT(forward_make(&m, false), "made"))
+        return 0;
+    const dt_trainer_desc d = forward_desc(&m, s, devices);
+    CHECK(!dt_trainer_create(m.team.graph, &d, &t) && !dt_trainer_step(t, NULL));
+    dt_store *store = dt_trainer_store(t);
+    const int at = store ? dt_store_find(store, "tokens.weight") : -1;
+    CHECK(!dt_trainer_evaluate(t, &d.data, 7, &report));
+    *before = report.loss;
+    CHECK_TEXT(store && at >= 0 && !dt_store_write(store, at, DT_VALUE_PARAM, zeros, sizeof zeros),
+               "%s", dt_ctx_error(m.team.ctx));
+    CHECK(!dt_trainer_evaluate(t, &d.data, 7, &report));
+    dt_ctx_destroy(m.team.ctx);
+    return report.loss;
+}
+
+TEST(what_the_application_writes_to_a_grids_store_counts_in_the_next_evaluation) {
+    double before[2];
+    const double want = forward_written(&(forward_shape){0}, &before[0]);
+    for (int level = 0; level <= DT_SHARD_PARAMETERS; level++) {
+        const forward_shape s = {.stages = 2, .replicas = 2, .zero_stage = level};
+        CHECK(forward_written(&s, &before[1]) == want && before[0] == before[1] &&
+              want != before[0]);
+    }
 }
 
 /* ---- what is wrong */

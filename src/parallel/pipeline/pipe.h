@@ -59,6 +59,8 @@ typedef struct dti_pipe_chunk { /* of a pipeline */
     dti_batch_slice_stack sum; /* of its batch slices */
     float *mirror;             /* on the host: what it owns of parameters; NULL: it is there */
 
+    bool averages; /* are in the weights' place */
+
     double norm; /* of the step under way */
 } dti_pipe_chunk;
 
@@ -177,8 +179,7 @@ typedef struct dti_pipe {
     size_t bound_count; /* with offsets */
     float *weighs;      /* for parameters that weigh targets: room for the largest */
     dti_device_team *device_team;
-    bool averages;        /* sharded ones are in the weights' place, */
-    char *room;           /* and room for their way back, of DTI_AGREE_PIECE */
+    char *room;           /* of DTI_AGREE_PIECE, while averages are in the weights' place */
     bool reads;           /* a chunk here reads a column of the data */
     uint32_t units_ahead; /* operations of units that nobody waits for yet */
     bool locks_comm;      /* several threads use it, one at a time; else one alone does */

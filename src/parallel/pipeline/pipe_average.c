@@ -37,34 +37,39 @@ static dt_result dti_average_move(dt_store *s, uint32_t average, dti_bucket rang
 }
 
 /* What a chunk owns of averages. */
-static dt_result dti_average_chunk(dti_parallel *par, const dti_pipe_chunk *chunk, char *room) {
+static dt_result dti_average_own(const dti_parallel *par, const dti_pipe_chunk *chunk, char *room) {
     dt_store *s = chunk->store;
-    const bool units = dti_pipe_has_units(par);
-    dt_result result =
-        units ? DT_OK : dti_average_copy(s, DTI_ARENA_PARAM, DTI_ARENA_GRADIENT, room);
+    dt_result result = DT_OK;
     for (uint32_t i = 0; i < s->layout.param_count && !result; i++) {
         const dti_param *p = &s->layout.params[i];
         const dti_bucket all = {p->offset, p->offset + p->elements};
         if (p->average && s->kept[i].averaged)
             result = dti_average_move(s, p->average, dti_bucket_overlap(all, dti_values_own(s)),
-                                      units, (float *)(void *)room);
+                                      dti_pipe_has_units(par), (float *)(void *)room);
     }
-    return dti_pipe_said(par, chunk, result ? result : dti_pipe_units_written(par, chunk));
+    return result ? result : dti_pipe_units_written(par, chunk);
 }
 
-static dt_result dti_average_back(dti_parallel *par, const dti_pipe_chunk *chunk, char *room) {
-    return dti_pipe_has_units(par)
-               ? dti_average_chunk(par, chunk, room)
-               : dti_pipe_said(
-                     par, chunk,
-                     dti_average_copy(chunk->store, DTI_ARENA_GRADIENT, DTI_ARENA_PARAM, room));
+static dt_result dti_average_chunk(dti_parallel *par, dti_pipe_chunk *chunk, char *room) {
+    const bool units = dti_pipe_has_units(par);
+    dt_result result = DT_OK;
+    if (!units && !chunk->averages)
+        result = dti_average_copy(chunk->store, DTI_ARENA_PARAM, DTI_ARENA_GRADIENT, room);
+    else if (!units)
+        result = dti_average_copy(chunk->store, DTI_ARENA_GRADIENT, DTI_ARENA_PARAM, room);
+    const bool back = !units && chunk->averages;
+    chunk->averages = result ? chunk->averages : !chunk->averages;
+    return result || back ? result : dti_average_own(par, chunk, room);
 }
 
-static dt_result dti_average_all(dti_parallel *par, char *room, bool back) {
+/* Of all chunks here, or of those that have them: back. */
+static dt_result dti_average_all(dti_parallel *par, bool back) {
     dti_pipe_chunk *chunk = NULL;
     dt_result result = DT_OK;
-    while (!result && (chunk = dti_pipe_next(par->pipe, chunk)) != NULL)
-        result = back ? dti_average_back(par, chunk, room) : dti_average_chunk(par, chunk, room);
+    while (!result && (chunk = dti_pipe_next(par->pipe, chunk)) != NULL) {
+        if (chunk->averages == back)
+            result = dti_pipe_said(par, chunk, dti_average_chunk(par, chunk, par->pipe->room));
+    }
     return result;
 }
 
@@ -74,12 +79,9 @@ static dt_result dti_forward_show(dti_parallel *par) {
     if (!pipe->bounds)
         return DT_OK;
     pipe->room = dti_alloc(par->base, DTI_AGREE_PIECE);
-    dt_result result = dti_agree_result(par, pipe->room ? DT_OK : DT_ERROR_MEMORY);
-    if (result)
-        return result;
-    pipe->averages = true;
+    DTI_TRY(dti_agree_result(par, pipe->room ? DT_OK : DT_ERROR_MEMORY));
     par->strategy = &dti_forward_strategy;
-    result = dti_agree_result(par, dti_average_all(par, pipe->room, false));
+    dt_result result = dti_agree_result(par, dti_average_all(par, false));
     if (!result)
         result = dti_agree_result(par, dti_pipe_share_params(par));
     par->strategy = strategy;
@@ -87,17 +89,13 @@ static dt_result dti_forward_show(dti_parallel *par) {
 }
 
 static dt_result dti_forward_hide(dti_parallel *par) {
-    dti_pipe *pipe = par->pipe;
     const dti_strategy *strategy = par->strategy;
-    dt_result result = DT_OK;
     par->strategy = &dti_forward_strategy;
-    if (pipe->averages)
-        result = dti_average_all(par, pipe->room, true);
+    dt_result result = dti_average_all(par, true);
     if (result)
         result = dti_protocol_partial_commit(par, result);
     par->strategy = strategy;
-    pipe->averages = false;
-    dti_free(par->base, pipe->room);
-    pipe->room = NULL;
+    dti_free(par->base, par->pipe->room);
+    par->pipe->room = NULL;
     return result;
 }
