@@ -11,7 +11,7 @@ typedef struct eval_mesh {
     const char *devices;
     dt_parallel_desc parallel;
     int batch;
-    bool averaged; /* weights are averages of steps */
+    bool averaged; /* weights are averages of steps; and the norm is of the whole batch */
 } eval_mesh;
 
 typedef struct eval_model {
@@ -24,7 +24,8 @@ typedef struct eval_model {
     dt_train_report report;
 } eval_model;
 
-/* Layers of a unit each; their result has noise of both kinds. */
+/* Layers of a unit each, and a norm whose running statistics are in no unit; their result has noise
+ * of both kinds. */
 static bool eval_make(eval_model *m, const eval_mesh *mesh, dt_comm *comm) {
     uint32_t state = 3;
     *m = (eval_model){.optim = {.kind = DT_OPTIM_ADAM, .lr = 0.01}};
@@ -35,6 +36,7 @@ static bool eval_make(eval_model *m, const eval_mesh *mesh, dt_comm *comm) {
         return false;
     m->x = dt_input(m->graph, "x", DT_F32, dt_dims(EVAL_SIZE));
     dt_tensor h = dt_tanh(dt_nn_linear(m->x, "up", EVAL_WIDE));
+    h = dt_nn_batch_norm(h, "norm", &(dt_batch_norm_desc){.sync = mesh->averaged});
     h = dt_tanh(dt_nn_linear(h, "middle", EVAL_WIDE));
     h = dt_nn_linear(h, "down", EVAL_SIZE);
     m->y = dt_add(dt_add(h, dt_random_uniform(h)), dt_random_normal(h));
@@ -140,13 +142,10 @@ static void eval_meshes(const eval_mesh *meshes, size_t count) {
 }
 
 TEST(random_numbers_of_an_evaluation_are_those_of_the_row_in_the_set) {
-    static const eval_mesh meshes[] = {{.devices = "cpu", .batch = 1},
-                                       {.devices = "cpu", .batch = 5},
-                                       {.devices = "cpu:2"},
-                                       {.devices = "cpu:3", .batch = 2},
-                                       {.devices = "cpu:4", .batch = 1},
-                                       {2, "cpu", .batch = 3},
-                                       {3, "cpu"}};
+    static const eval_mesh meshes[] = {
+        {.devices = "cpu", .batch = 1},   {.devices = "cpu", .batch = 5},   {.devices = "cpu:2"},
+        {.devices = "cpu:3", .batch = 2}, {.devices = "cpu:4", .batch = 1}, {2, "cpu", .batch = 3},
+        {.ranks = 3, .devices = "cpu"}};
     eval_meshes(meshes, sizeof meshes / sizeof *meshes);
 }
 
@@ -200,7 +199,7 @@ TEST(evaluations_with_zero_on_vulkan_have_the_bits_of_one_device) {
     snprintf(two, sizeof two, "%s,%s", one, one);
     for (int averaged = 0; averaged < 2; averaged++) {
         REQUIRE(eval_oracle(one, averaged, 3));
-        for (int i = 0; i < 6; i++) {
+        for (int i = !averaged; i < (averaged ? 3 : 5); i++) {
             const eval_mesh mesh = {.devices = i == 3 ? one : two,
                                     .parallel = {.zero_stage = i < 3   ? i + 1
                                                                : i < 5 ? 3
@@ -332,12 +331,9 @@ static void eval_rank_nan(rank *r) {
 }
 
 TEST(the_op_that_made_a_nan_is_named_with_zero) {
-    static const eval_mesh meshes[] = {{1, "cpu:2"},
-                                       {1, "cpu:2", EVAL_ZERO(2)},
-                                       {1, "cpu:3", EVAL_ZERO(3)},
-                                       {2, "cpu", EVAL_ZERO(2)},
-                                       {2, "cpu", EVAL_ZERO(3)},
-                                       {2, "cpu:2", EVAL_ZERO(3)}};
+    static const eval_mesh meshes[] = {
+        {.ranks = 1, .devices = "cpu:2"}, {1, "cpu:2", EVAL_ZERO(2)}, {1, "cpu:3", EVAL_ZERO(3)},
+        {2, "cpu", EVAL_ZERO(2)},         {2, "cpu", EVAL_ZERO(3)},   {2, "cpu:2", EVAL_ZERO(3)}};
     for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++) {
         job *j = job_new(meshes[i].ranks, &meshes[i]);
         REQUIRE(j);
