@@ -10,6 +10,7 @@ typedef struct play_job {
     dt_pipeline_schedule schedule;
     bool short_batch, uneven; /* uneven: the first rank has one device */
     int rows, bucket_bytes;   /* of the data, and of a bucket; 0: the usual ones */
+    int evaluates;            /* a replica's batch of an evaluation before the play; 0: none */
 } play_job;
 
 typedef struct play_device {
@@ -71,6 +72,8 @@ static void *play_rank_run(void *arg) {
         d.parallel.tensor = j->tensor > 1 ? j->tensor : 0;
         d.parallel.tensor_slices = j->slices > 1 ? j->tensor * j->slices : 0;
         if (dt_trainer_create(m->graph, &d, &r->trainer))
+            CHECK_TEXT(false, "%s", dt_ctx_error(m->ctx));
+        else if (j->evaluates && dt_trainer_evaluate(r->trainer, &d.data, j->evaluates, NULL))
             CHECK_TEXT(false, "%s", dt_ctx_error(m->ctx));
     }
     play.ready++;

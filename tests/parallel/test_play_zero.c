@@ -15,8 +15,16 @@ typedef struct zero_rank {
 
 static zero_rank zero_ranks[PLAY_RANKS];
 
+/* What is played: a step, or batches of an evaluation one after the other, whose units stay. */
+typedef enum zero_what { ZERO_STEP, ZERO_FIRST, ZERO_NEXT, ZERO_TAIL, ZERO_WHATS } zero_what;
+static zero_what zero_now;
+
 static zero_rank *zero_of(const play_rank *r) {
     return &zero_ranks[r->index];
+}
+
+static const dti_list *zero_list(const play_rank *r, int d) {
+    return &r->trainer->par.replicas[d].runs->list;
 }
 
 static uint32_t zero_counter(const play_rank *r, uint32_t which) {
@@ -99,13 +107,13 @@ static void zero_check(const play_rank *r, int d, const dti_action *a) {
 /* ---- what may happen next */
 
 static const dti_action *zero_next(const play_rank *r, int d) {
-    const dti_list *list = play_list(r, d);
+    const dti_list *list = zero_list(r, d);
     return r->device[d].at < list->count ? &list->actions[r->device[d].at] : NULL;
 }
 
 static bool zero_may(const play_rank *r, int d) {
     const dti_action *a = zero_next(r, d);
-    return a && !r->failed && dti_list_may(&r->trainer->par, play_list(r, d), a);
+    return a && !r->failed && dti_list_may(&r->trainer->par, zero_list(r, d), a);
 }
 
 /* Whether it came to something, or did its next action. */
@@ -146,7 +154,7 @@ static uint32_t zero_posted(bool sums) {
 
 /* The first device helps: it waits, or has ended and others here have not given all. */
 static bool zero_speaks(const play_rank *r, bool sums) {
-    const uint32_t all = r->trainer->par.bucket_count;
+    const uint32_t all = zero_now == ZERO_STEP ? r->trainer->par.bucket_count : 0;
     const bool waits = !zero_may(r, 0) || r->device[0].arrived; /* at a sync point, or for a need */
     return !r->failed && waits && (zero_next(r, 0) || sums || zero_given(r) < all);
 }
@@ -195,8 +203,25 @@ static bool zero_network(play_rank *r, uint32_t *state) {
 
 /* ---- a play */
 
+static dti_runs *zero_runs(play_rank *r, int d) {
+    dti_replica *replica = &r->trainer->par.replicas[d];
+    dti_unit_pass_run *full = &r->trainer->evaluation.pass.runs[d], *tail = full + r->devices;
+    return zero_now == ZERO_FIRST  ? &full->first
+           : zero_now == ZERO_NEXT ? &full->next
+           : zero_now == ZERO_TAIL ? &tail->next
+           : r->job->short_batch   ? &replica->tail
+                                   : &replica->full;
+}
+
 static void zero_begin(void) {
-    memset(zero_ranks, 0, sizeof zero_ranks);
+    for (int i = 0; i < PLAY_RANKS; i++) {
+        for (int d = 0; d < PLAY_DEVICES; d++) {
+            zero_device *own = &zero_ranks[i].device[d];
+            own->taken = own->given = 0;
+            own->resident = zero_now > ZERO_FIRST ? own->resident : 0;
+        }
+        zero_ranks[i].posted = 0;
+    }
     for (int i = 0; i < play.count; i++) {
         play_rank *r = &play.rank[i];
         dti_parallel *par = &r->trainer->par;
@@ -205,11 +230,9 @@ static void zero_begin(void) {
         par->units.posted = par->units.at = 0;
         for (uint32_t k = 0; k < DTI_UNITS_COUNTERS; k++)
             par->counters[k] = 0;
-        for (int d = 0; d < r->devices; d++) {
-            dti_replica *replica = &par->replicas[d];
-            replica->runs = r->job->short_batch ? &replica->tail : &replica->full;
-        }
-        par->units.list = play_list(r, 0);
+        for (int d = 0; d < r->devices; d++)
+            par->replicas[d].runs = zero_runs(r, d);
+        par->units.list = zero_list(r, 0);
     }
 }
 
@@ -225,7 +248,8 @@ static bool zero_ended(void) {
     for (int i = 0; i < play.count; i++) {
         const play_rank *r = &play.rank[i];
         all = all && zero_rank_ended(r) &&
-              zero_counter(r, DTI_UNITS_SUMMED) == r->trainer->par.bucket_count &&
+              (zero_now != ZERO_STEP ||
+               zero_counter(r, DTI_UNITS_SUMMED) == r->trainer->par.bucket_count) &&
               (!r->comm || zero_counter(r, DTI_UNITS_ARRIVED) == zero_of(r)->device[0].taken);
     }
     return all;
@@ -279,6 +303,7 @@ static void zero_draw(uint32_t *state, play_job *j) {
                     .bucket_bytes = 512 << train_random(state) % 3,
                     .short_batch = train_random(state) % 2};
     j->rows = 24 + (int)(train_random(state) % 20); /* a batch of 22, and a short one */
+    j->evaluates = 3;                               /* of 18 at most, and a short one */
     j->batch_slices = j->data * (1 + (int)(train_random(state) % 3));
     j->accumulate = j->kind == TRAIN_SYNC ? 1 : j->accumulate;
     j->ranks = 1 + (int)(train_random(state) % (uint32_t)DTI_MIN(j->data, PLAY_RANKS));
@@ -288,7 +313,7 @@ static void zero_draw(uint32_t *state, play_job *j) {
 static void zero_has(uint32_t has[DTI_ACTION_KINDS]) {
     for (int i = 0; i < play.count; i++) {
         for (int d = 0; d < play.rank[i].devices; d++) {
-            const dti_list *list = play_list(&play.rank[i], d);
+            const dti_list *list = zero_list(&play.rank[i], d);
             for (uint32_t k = 0; k < list->count; k++)
                 has[list->actions[k].kind]++;
         }
@@ -307,14 +332,16 @@ TEST(lists_of_random_zero_2_and_3_jobs_end_and_find_what_they_read) {
         bool made = true;
         for (int i = 0; i < j.ranks; i++)
             made = made && play.rank[i].trainer;
-        if (made)
-            zero_has(has);
-        for (int again = 0; made && again < 3; again++)
+        for (int again = 0; made && again < ZERO_WHATS + 2; again++) {
+            static const zero_what plays[] = {ZERO_FIRST, ZERO_NEXT, ZERO_TAIL};
+            zero_now = again < 3 ? plays[again] : ZERO_STEP;
             CHECK_TEXT(zero_run(-1, &state, &actions),
-                       "round %d: ZeRO-%d, %d replicas, %d ranks, %d batch slices of %d "
+                       "play %d, round %d: ZeRO-%d, %d replicas, %d ranks, %d batch slices of %d "
                        "micro-batches, %d rows: nobody moves",
-                       round, j.zero, j.data, j.ranks, j.batch_slices, j.accumulate,
+                       again, round, j.zero, j.data, j.ranks, j.batch_slices, j.accumulate,
                        j.short_batch ? j.rows - 22 : 22);
+            zero_has(has);
+        }
         for (int fault = 0; made && fault < actions; fault += 1 + actions / 40)
             CHECK_TEXT(zero_run(fault, &state, &ignored), "round %d: fault %d of %d", round, fault,
                        actions);
