@@ -340,7 +340,8 @@ static dt_result dti_owners_keep(dti_parallel *par, uint32_t index);
 /* Behind all commits: new parameters from their owners. On an error of the comm each replica is
  * brought back to the step before, whole, and the error says so. */
 static dt_result dti_owners_gather(dti_parallel *par);
-/* Averages take the weights' place for an evaluation, on all ranks or none; hide in any case. */
+/* Averages take the weights' place, for an evaluation with ZeRO-1 and the file of a fit's best, on
+ * all ranks or none; hide in any case. */
 static dt_result dti_owners_show(dti_parallel *par);
 static dt_result dti_owners_hide(dti_parallel *par);
 /* The group's comm, on all ranks together, once a build. */
