@@ -280,7 +280,11 @@ typedef struct dt_worker_desc {
  * background: a thread writes, from a copy of the file's size that rank 0 keeps. A step waits only
  * for the copy. The next checkpoint, dt_trainer_wait, _load, _resume, _destroy and the end of a fit
  * wait for the thread. All but _destroy count a failure, and dt_trainer_wait returns it. The
- * thread's own memory is malloc's. UNSUPPORTED with a server. */
+ * thread's own memory is malloc's. UNSUPPORTED with a server.
+ *
+ * sharded: a checkpoint is a folder, to which each rank writes the tensors of which it has most. So
+ * does dt_trainer_save. All ranks must see it. dt_trainer_load and dt_trainer_resume read both
+ * kinds, whatever this is. UNSUPPORTED with local steps and with a server. */
 typedef struct dt_checkpoint_desc {
     /* NULL = none. Rank 0 makes it, in a folder that exists. IO on all ranks if it cannot be
      * written: from dt_trainer_fit before its first step, and with .every_steps from
@@ -290,6 +294,7 @@ typedef struct dt_checkpoint_desc {
     int keep;        /* the number of the newest checkpoints that are kept; 0 = 3 */
     bool strict;     /* dt_trainer_resume fails if the newest checkpoint is damaged */
     bool background; /* a thread writes them; see above */
+    bool sharded;    /* each rank writes its part; see above */
     /* Accept NaN and infinities in weights, moments and statistics: of .load (else INVALID),
      * dt_trainer_load and dt_trainer_resume (else FORMAT). Rank 0's value decides. */
     bool allow_nonfinite;

@@ -198,10 +198,11 @@ static dt_result dti_checkpoint_check_tensor(const dti_checkpoint *c, int index,
 }
 
 /* sums: room for the checksums. buffer: for a chunk. */
-static dt_result dti_checkpoint_check_sums(const dti_checkpoint *c, uint32_t *sums, char *buffer) {
+static dt_result dti_checkpoint_check_sums(dti_checkpoint *c, uint32_t *sums, char *buffer) {
     const int last = (int)c->count - 1;
     DTI_HAVE(sums && buffer);
     DTI_TRY(dti_weights_read(c, last, 0, c->count * sizeof *sums, sums));
+    c->map_sum = dti_crc32c(0, sums, c->count * sizeof *sums);
     if (sums[0] != c->header_crc)
         return dti_fail(c->base, DT_ERROR_FORMAT,
                         "%s: its header does not have the checksum that was written: the file is "
@@ -212,7 +213,7 @@ static dt_result dti_checkpoint_check_sums(const dti_checkpoint *c, uint32_t *su
     return DT_OK;
 }
 
-static dt_result dti_checkpoint_check(const dti_checkpoint *c) {
+static dt_result dti_checkpoint_check(dti_checkpoint *c) {
     if (!c->count)
         return dti_fail(c->base, DT_ERROR_FORMAT, "%s: a header without tensors: not a checkpoint",
                         c->path);
@@ -228,13 +229,52 @@ static dt_result dti_checkpoint_check(const dti_checkpoint *c) {
     return result;
 }
 
+/* ---- Reading parts */
+
+/* What the index knows of a part; NULL: nothing. */
+static const dti_weights_file *dti_checkpoint_known(const dti_checkpoint *c,
+                                                    const dti_checkpoint *part) {
+    for (size_t i = 0; i < c->file_count; i++)
+        if (!strcmp(c->files[i].name, dti_file_name(part->path)))
+            return &c->files[i];
+    return NULL;
+}
+
+static dt_result dti_checkpoint_check_parts(const dti_checkpoint *c) {
+    if (!c->file_count || c->map_sum != c->header_crc)
+        return dti_fail(c->base, DT_ERROR_FORMAT, "%s: not the index of a checkpoint, or damaged",
+                        c->path);
+    for (size_t i = 0; i < c->part_count; i++) {
+        dti_checkpoint *part = c->parts[i];
+        const dti_weights_file *known = dti_checkpoint_known(c, part);
+        DTI_TRY(dti_checkpoint_check(part));
+        if (!known || known->bytes != part->reader.size || known->sum != part->map_sum)
+            return dti_fail(c->base, DT_ERROR_FORMAT,
+                            "%s: it is whole, but of another checkpoint than its index, %s",
+                            part->path, c->path);
+    }
+    return DT_OK;
+}
+
+/* A step's folder without an index. */
+static dt_result dti_checkpoint_no_index(dti_base *base, const char *path, dt_result result) {
+    uint64_t step;
+    if (result != DT_ERROR_IO || !dti_checkpoint_step_of(dti_file_name(path), &step) ||
+        !dti_checkpoint_is_folder(path))
+        return result;
+    return dti_fail(base, DT_ERROR_FORMAT, "%s: a checkpoint whose " DTI_INDEX_NAME " is missing",
+                    path);
+}
+
 static dt_result dti_checkpoint_open(dti_base *base, const char *path, dti_checkpoint **out) {
-    DTI_TRY(dti_weights_open(base, path, out));
-    const dt_result result = dti_checkpoint_check(*out);
+    dt_result result = dti_weights_open(base, path, out);
+    if (result)
+        return dti_checkpoint_no_index(base, path, result);
+    result = (*out)->part_count ? dti_checkpoint_check_parts(*out) : dti_checkpoint_check(*out);
     if (result) {
         dt_safetensors_close(*out);
         *out = NULL;
-    } else { /* the checksums have done their work */
+    } else if (!(*out)->part_count) { /* the checksums have done their work */
         (*out)->count--;
         dti_weights_sort(*out, dti_weights_less_name, (*out)->by_name, (*out)->count);
     }

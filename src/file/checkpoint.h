@@ -50,13 +50,17 @@ static int dti_checkpoint_index(const dti_checkpoint *c, const char *name); /* -
 static dt_result dti_checkpoint_read(const dti_checkpoint *c, int index, uint64_t offset,
                                      uint64_t bytes, void *to);
 
-/* ---- A folder: step-000000000123.safetensors, and LATEST. One process at a time writes to it.
- * Without POSIX: UNSUPPORTED. */
+/* ---- A folder: step-000000000123.safetensors, or a folder step-000000000123 of parts, and LATEST.
+ * One job at a time writes to it. Without POSIX: UNSUPPORTED. */
 #define DTI_CHECKPOINT_PATH 1024
+/* Whether a name is that of a step's file or folder. */
+static bool dti_checkpoint_step_of(const char *name, uint64_t *step);
+static bool dti_checkpoint_is_folder(const char *path);
 typedef struct dti_checkpoint_folder_step {
     char folder[DTI_CHECKPOINT_PATH];
     uint64_t step;
     int keep;
+    bool parts; /* it is a folder */
 } dti_checkpoint_folder_step;
 /* Once the step's file is there: LATEST, and old ones go. */
 static dt_result dti_checkpoint_folder_end(dti_base *base, const dti_checkpoint_folder_step *s);
@@ -88,11 +92,50 @@ static bool dti_checkpoint_folder_good(dti_base *base, const char *folder, const
 /* The steps up to `most` that have a file, the newest first, at most `room`; their number. */
 static int dti_checkpoint_folder_steps(const char *folder, uint64_t most, uint64_t *steps,
                                        int room);
-/* The name of a step's file. */
+/* Before anything is written: makes the folder if there is none, and removes temporary files. */
+static dt_result dti_checkpoint_folder_start(dti_base *base, const char *folder);
+/* The name of a step's file, or of its folder where that is there. */
 static dt_result dti_checkpoint_folder_file(dti_base *base, const char *folder, uint64_t step,
                                             char path[DTI_CHECKPOINT_PATH]);
 /* Removes the files of all steps above this one; on the disk when it returns. */
 static dt_result dti_checkpoint_folder_cut(dti_base *base, const char *folder, uint64_t step);
+
+/* ---- A checkpoint in parts, of which each rank writes one: a folder of the parts and an index. In
+ * a job's folder its name is the step's, without .safetensors. */
+#define DTI_CHECKPOINT_SEEN "a sharded checkpoint must go to a folder that all ranks see"
+#define DTI_CHECKPOINT_PART_PATH (DTI_CHECKPOINT_PATH + 128)
+typedef struct dti_checkpoint_parts {
+    char path[DTI_CHECKPOINT_PATH];           /* what it becomes */
+    char temporary[DTI_CHECKPOINT_PATH + 64]; /* where it is written: rank 0's name, for all */
+    uint32_t rank, ranks;
+    dti_checkpoint_folder_step step; /* .folder[0]: in a job's folder */
+    dti_text index;                  /* rank 0's, without what recognises the parts */
+    uint32_t map_sum, *counts;       /* [ranks]: tensors of each */
+    _Atomic uint64_t until;          /* a time of dti_now_ns: parts are awaited until then; 0: on */
+} dti_checkpoint_parts;
+/* What makes the temporary folder's name: rank 0's, and told to all. */
+static void dti_checkpoint_parts_name(uint64_t name[2]);
+static dt_result dti_checkpoint_parts_open(dti_base *base, dti_checkpoint_parts *p,
+                                           const char *path, const uint64_t name[2], uint32_t rank,
+                                           uint32_t ranks);
+/* The same of a step in a job's folder. */
+static dt_result dti_checkpoint_folder_parts(dti_base *base, dti_checkpoint_parts *p,
+                                             const dti_checkpoint_folder_step *step,
+                                             const uint64_t name[2], uint32_t rank, uint32_t ranks);
+/* Rank 0, before all: makes the temporary folder. part_of: [count], the rank that writes each. */
+static dt_result dti_checkpoint_parts_make(dti_base *base, dti_checkpoint_parts *p,
+                                           const dti_safetensors_item *items, int count,
+                                           const uint32_t *part_of);
+/* This rank's part: items are its own. */
+static dt_result dti_checkpoint_part_begin(dti_base *base, const dti_checkpoint_parts *p,
+                                           const dti_safetensors_item *items, int count,
+                                           dti_checkpoint_file **out);
+/* Rank 0, last: waits until all parts are there, writes the index and lets the folder appear. `own`
+ * is an error, or one comes: removes all. IO: a part does not come, as on another disk. */
+static dt_result dti_checkpoint_parts_end(dti_base *base, dti_checkpoint_parts *p, dt_result own);
+static void dti_checkpoint_parts_close(dti_base *base, dti_checkpoint_parts *p);
+/* Its files and itself. False: it is none, or stays; errno says why. */
+static bool dti_checkpoint_parts_remove(const char *folder);
 
 /* ---- A step's file in a folder, written by a thread from a copy. */
 typedef struct dti_checkpoint_copy dti_checkpoint_copy;
@@ -104,6 +147,9 @@ static dt_result dti_checkpoint_copy_begin(dti_base *base, dti_checkpoint_copy *
                                            const char *folder, uint64_t step, int keep,
                                            const dti_safetensors_item *items, int count, int finite,
                                            dti_checkpoint_file **out);
+/* Then the thread writes this rank's part of a checkpoint, whose list is in the memory of this
+ * base; rank 0's also ends it. */
+static dti_base *dti_checkpoint_copy_parts(dti_checkpoint_copy *c, dti_checkpoint_parts *parts);
 /* What dti_checkpoint_add and dti_checkpoint_end do with one. */
 static void dti_checkpoint_copy_put(dti_checkpoint_copy *c, int item, uint64_t at, const void *data,
                                     size_t bytes);

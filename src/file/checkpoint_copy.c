@@ -17,6 +17,7 @@ struct dti_checkpoint_copy {
     size_t size;
     dti_safetensors_item *items;
     char **bytes;
+    dti_checkpoint_parts *parts; /* NULL: a file of a folder */
     dt_result result;
     char warnings[4 * DT_MAX_REASON_BYTES];
 };
@@ -99,10 +100,26 @@ static dt_result dti_checkpoint_copy_read(void *user, int item, uint64_t offset,
     return DT_OK;
 }
 
+/* This rank's part. Rank 0 waits for the others'. */
+static dt_result dti_checkpoint_copy_part(dti_checkpoint_copy *c) {
+    dti_checkpoint_file *f;
+    dt_result result = dti_checkpoint_part_begin(&c->base, c->parts, c->items, c->count, &f);
+    if (!result)
+        result = dti_checkpoint_end(f, dti_checkpoint_fill(f, dti_checkpoint_copy_read, c));
+    return c->parts->rank ? result : dti_checkpoint_parts_end(&c->base, c->parts, result);
+}
+
+static dti_base *dti_checkpoint_copy_parts(dti_checkpoint_copy *c, dti_checkpoint_parts *parts) {
+    c->parts = parts;
+    return &c->base;
+}
+
 static void dti_checkpoint_copy_main(void *user) {
     dti_checkpoint_copy *c = user;
-    c->result = dti_checkpoint_folder_write(&c->base, c->folder, c->step, c->keep, c->items,
-                                            c->count, dti_checkpoint_copy_read, c);
+    c->result = c->parts
+                    ? dti_checkpoint_copy_part(c)
+                    : dti_checkpoint_folder_write(&c->base, c->folder, c->step, c->keep, c->items,
+                                                  c->count, dti_checkpoint_copy_read, c);
 }
 
 static dt_result dti_checkpoint_copy_told(dti_base *base, dti_checkpoint_copy *c) {
@@ -133,6 +150,7 @@ static dt_result dti_checkpoint_copy_begin(dti_base *base, dti_checkpoint_copy *
     c->keep = keep;
     c->count = count;
     c->finite = finite;
+    c->parts = NULL;
     dti_checkpoint_copy_items(c, items);
     *out = dti_checkpoint_file_make(base, items, count);
     DTI_HAVE(*out);

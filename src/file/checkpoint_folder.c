@@ -8,8 +8,10 @@
     "give .checkpoint.folder a folder that can be written, or a new one in a folder that is there"
 #define DTI_CHECKPOINT_NAME 48 /* room for the longest, with 20 digits */
 
-static void dti_checkpoint_name(char to[DTI_CHECKPOINT_NAME], uint64_t step) {
-    snprintf(to, DTI_CHECKPOINT_NAME, "step-%012llu.safetensors", (unsigned long long)step);
+/* parts: of a folder of them. */
+static void dti_checkpoint_name(char to[DTI_CHECKPOINT_NAME], uint64_t step, bool parts) {
+    snprintf(to, DTI_CHECKPOINT_NAME, "step-%012llu%s", (unsigned long long)step,
+             parts ? "" : ".safetensors");
 }
 
 /* False: not a name of that form. */
@@ -18,7 +20,7 @@ static bool dti_checkpoint_step_of(const char *name, uint64_t *step) {
     if (strncmp(name, "step-", 5) != 0)
         return false;
     *step = strtoull(name + 5, NULL, 10);
-    dti_checkpoint_name(again, *step);
+    dti_checkpoint_name(again, *step, !strchr(name, '.'));
     return !strcmp(name, again); /* so no sign, no other count of digits, nothing behind it */
 }
 
@@ -88,8 +90,33 @@ static void dti_checkpoint_remove(dti_base *base, const char *folder, const char
     char path[DTI_CHECKPOINT_PATH];
     if (dti_checkpoint_path(base, folder, name, path))
         return;
-    if (remove(path) != 0 && errno != ENOENT)
-        dti_log(base, DT_LOG_WARNING, "%s: cannot be removed: %s", path, strerror(errno));
+    if (remove(path) == 0 || errno == ENOENT)
+        return;
+    const int error = errno;
+    if (!dti_checkpoint_parts_remove(path))
+        dti_log(base, DT_LOG_WARNING, "%s: cannot be removed: %s", path, strerror(error));
+}
+
+static bool dti_checkpoint_is_folder(const char *path) {
+    dti_folder_names list;
+    const bool is = dti_folder_names_open(&list, path);
+    if (is)
+        dti_folder_names_close(&list);
+    return is;
+}
+
+/* A folder first gets a name of those that nobody reads. */
+static void dti_checkpoint_remove_step(dti_base *base, const char *folder, uint64_t step,
+                                       bool parts) {
+    char name[DTI_CHECKPOINT_NAME], path[2][DTI_CHECKPOINT_PATH], last[2 * DTI_CHECKPOINT_NAME];
+    dti_checkpoint_name(name, step, parts);
+    snprintf(last, sizeof last, "%s.tmp.%ld", name, dti_process());
+    if (!parts)
+        dti_checkpoint_remove(base, folder, name);
+    else if (!dti_checkpoint_path(base, folder, name, path[0]) &&
+             !dti_checkpoint_path(base, folder, last, path[1]) &&
+             dti_checkpoint_is_folder(path[0]) && dti_file_rename(path[0], path[1]))
+        dti_checkpoint_remove(base, folder, last);
 }
 
 /* Before the writing, since they may be what fills the disk. */
@@ -110,10 +137,8 @@ static void dti_checkpoint_remove_old(dti_base *base, const char *folder, uint64
         found = dti_checkpoint_highest(folder, step - 1, &step);
         if (found != 1)
             break;
-        char name[DTI_CHECKPOINT_NAME];
-        dti_checkpoint_name(name, step);
-        if (kept >= keep)
-            dti_checkpoint_remove(base, folder, name);
+        for (int parts = 0; parts < 2 && kept >= keep; parts++)
+            dti_checkpoint_remove_step(base, folder, step, parts);
     }
     if (found < 0)
         dti_log(base, DT_LOG_WARNING, "%s: old checkpoints cannot be listed and stay: %s", folder,
@@ -216,7 +241,11 @@ static int dti_checkpoint_folder_steps(const char *folder, uint64_t most, uint64
 static dt_result dti_checkpoint_folder_file(dti_base *base, const char *folder, uint64_t step,
                                             char path[DTI_CHECKPOINT_PATH]) {
     char name[DTI_CHECKPOINT_NAME];
-    dti_checkpoint_name(name, step);
+    dti_checkpoint_name(name, step, true);
+    DTI_TRY(dti_checkpoint_path(base, folder, name, path));
+    if (dti_checkpoint_is_folder(path))
+        return DT_OK;
+    dti_checkpoint_name(name, step, false);
     return dti_checkpoint_path(base, folder, name, path);
 }
 
@@ -226,7 +255,7 @@ static dt_result dti_checkpoint_folder_cut(dti_base *base, const char *folder, u
     int synced;
     while (dti_checkpoint_highest(folder, found, &found) == 1 && found > step) {
         DTI_TRY(dti_checkpoint_folder_file(base, folder, found--, path));
-        if (remove(path) != 0 && errno != ENOENT)
+        if (remove(path) != 0 && errno != ENOENT && !dti_checkpoint_parts_remove(path))
             return dti_fail(base, DT_ERROR_IO, "%s: cannot be removed: %s", path, strerror(errno));
     }
     snprintf(path, sizeof path, "%s/.", folder);
@@ -273,19 +302,29 @@ static dt_result dti_checkpoint_write_latest(dti_base *base, const char *folder,
                   : DT_OK;
 }
 
+static dt_result dti_checkpoint_folder_start(dti_base *base, const char *folder) {
+    char path[DTI_CHECKPOINT_PATH];
+    DTI_TRY(dti_checkpoint_path(base, folder, DTI_CHECKPOINT_LATEST, path));
+    base->io_how = DTI_CHECKPOINT_FOLDER_HOW;
+    const dt_result result = dti_checkpoint_folder_make(base, folder);
+    base->io_how = NULL;
+    if (!result)
+        dti_checkpoint_remove_stale(base, folder);
+    return result;
+}
+
 static dt_result dti_checkpoint_folder_begin(dti_base *base, const char *folder, uint64_t step,
                                              int keep, const dti_safetensors_item *items, int count,
                                              dti_checkpoint_file **out) {
-    char path[DTI_CHECKPOINT_PATH];
+    char path[DTI_CHECKPOINT_PATH], name[DTI_CHECKPOINT_NAME];
     *out = NULL;
-    dt_result result = dti_checkpoint_folder_file(base, folder, step, path);
+    dti_checkpoint_name(name, step, false);
+    dt_result result = dti_checkpoint_folder_start(base, folder);
+    if (!result)
+        result = dti_checkpoint_path(base, folder, name, path);
     base->io_how = DTI_CHECKPOINT_FOLDER_HOW;
     if (!result)
-        result = dti_checkpoint_folder_make(base, folder);
-    if (!result) {
-        dti_checkpoint_remove_stale(base, folder);
         result = dti_checkpoint_begin(base, path, items, count, out);
-    }
     base->io_how = NULL;
     if (!result) {
         (*out)->step = (dti_checkpoint_folder_step){.step = step, .keep = keep};
@@ -295,12 +334,26 @@ static dt_result dti_checkpoint_folder_begin(dti_base *base, const char *folder,
     return result;
 }
 
+static dt_result dti_checkpoint_folder_parts(dti_base *base, dti_checkpoint_parts *p,
+                                             const dti_checkpoint_folder_step *step,
+                                             const uint64_t name[2], uint32_t rank,
+                                             uint32_t ranks) {
+    char path[DTI_CHECKPOINT_PATH], of[DTI_CHECKPOINT_NAME];
+    dti_checkpoint_name(of, step->step, true);
+    DTI_TRY(dti_checkpoint_path(base, step->folder, of, path));
+    DTI_TRY(dti_checkpoint_parts_open(base, p, path, name, rank, ranks));
+    p->step = *step;
+    return DT_OK;
+}
+
 static dt_result dti_checkpoint_folder_end(dti_base *base, const dti_checkpoint_folder_step *s) {
     char name[DTI_CHECKPOINT_NAME];
-    dti_checkpoint_name(name, s->step);
+    dti_checkpoint_name(name, s->step, s->parts);
     const dt_result result = dti_checkpoint_write_latest(base, s->folder, name);
-    if (!result)
+    if (!result) { /* also one of this step of the other kind */
+        dti_checkpoint_remove_step(base, s->folder, s->step, !s->parts);
         dti_checkpoint_remove_old(base, s->folder, s->step, s->keep);
+    }
     return result;
 }
 

@@ -33,7 +33,7 @@ struct dt_safetensors {
     size_t part_count;
     dti_weights_file *files; /* as the index knows them; of a checkpoint */
     size_t file_count;
-    uint32_t map_sum; /* what the map's checksum should be */
+    uint32_t map_sum; /* what the map's checksum should be; of a file that of its checksums */
 };
 
 /* ---- Text: UTF-8, escapes, names in messages */

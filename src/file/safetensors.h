@@ -79,8 +79,9 @@ static dt_result dti_safetensors_begin(dti_base *base, const char *path,
 /* "model-00001-of-00003.safetensors" of number 0, and back. */
 static void dti_index_file_name(char to[DTI_INDEX_FILE_ROOM], uint32_t number, uint32_t files);
 static bool dti_index_is_file_name(const char *name, uint32_t *number, uint32_t *files);
-/* An index: tensor i is in file number file_of[i] of `files`. known: [files], what recognises each;
- * NULL: nothing does. */
-static dti_text dti_index_text(dti_base *base, const dti_safetensors_item *items, int count,
-                               const uint32_t *file_of, uint32_t files,
-                               const dti_weights_file *known);
+/* An index's text: tensor i is in file number file_of[i] of `files`. known: [files], what
+ * recognises each, without names; NULL: nothing does. *sum: of the first half, for the second. */
+static void dti_index_begin(dti_text *text, const dti_safetensors_item *items, int count,
+                            const uint32_t *file_of, uint32_t files, uint32_t *sum);
+static void dti_index_end(dti_text *text, const dti_weights_file *known, uint32_t files,
+                          uint32_t sum);

@@ -91,21 +91,25 @@ static uint32_t dti_index_add_map(dti_text *text, const dti_safetensors_item *it
     return sum;
 }
 
-static dti_text dti_index_text(dti_base *base, const dti_safetensors_item *items, int count,
-                               const uint32_t *file_of, uint32_t files,
-                               const dti_weights_file *known) {
-    dti_text text = dti_text_open(base);
+static void dti_index_begin(dti_text *text, const dti_safetensors_item *items, int count,
+                            const uint32_t *file_of, uint32_t files, uint32_t *sum) {
     uint64_t bytes = 0;
     for (int i = 0; i < count; i++)
         bytes += items[i].bytes;
-    dti_text_add(&text, "{\"weight_map\": {");
-    const uint32_t sum = dti_index_add_map(&text, items, count, file_of, files);
-    dti_text_add(&text, "},\n\"metadata\": {\"total_size\": %llu", (unsigned long long)bytes);
+    dti_text_add(text, "{\"weight_map\": {");
+    *sum = dti_index_add_map(text, items, count, file_of, files);
+    dti_text_add(text, "},\n\"metadata\": {\"total_size\": %llu", (unsigned long long)bytes);
+}
+
+static void dti_index_end(dti_text *text, const dti_weights_file *known, uint32_t files,
+                          uint32_t sum) {
     if (known)
-        dti_text_add(&text, ",\n\"dtrain\": {\"weight_map\": %u, \"files\": {", (unsigned)sum);
-    for (uint32_t i = 0; i < files && known; i++)
-        dti_text_add(&text, "%s\n\"%s\": [%llu, %u]", i ? "," : "", known[i].name,
+        dti_text_add(text, ",\n\"dtrain\": {\"weight_map\": %u, \"files\": {", (unsigned)sum);
+    for (uint32_t i = 0; i < files && known; i++) {
+        char name[DTI_INDEX_FILE_ROOM];
+        dti_index_file_name(name, i, files);
+        dti_text_add(text, "%s\n\"%s\": [%llu, %u]", i ? "," : "", name,
                      (unsigned long long)known[i].bytes, (unsigned)known[i].sum);
-    dti_text_add(&text, known ? "}}}}\n" : "}}\n");
-    return text;
+    }
+    dti_text_add(text, known ? "}}}}\n" : "}}\n");
 }

@@ -25,9 +25,11 @@ typedef struct dti_state_file {
     uint32_t *t;  /* room for counts, and for a chunk: what is put must not run out of memory */
     char *chunk;
     int64_t sizes[3];
-    const uint32_t *counts; /* of steps, by parameter; NULL: the store has them */
-    bool copies;            /* who writes it warns of a NaN or infinity later; */
-    bool told;              /* or was warned of one */
+    const uint32_t *counts;  /* of steps, by parameter; NULL: the store has them */
+    const uint32_t *rank_of; /* [count]: of a sharded checkpoint, the rank that writes each; */
+    const int *own;          /* and this rank's items. NULL: rank 0 writes all */
+    bool copies;             /* who writes it warns of a NaN or infinity later; */
+    bool told;               /* or was warned of one */
 } dti_state_file;
 
 /* Lists the tensors; `moments` of them. INVALID: a parameter has a name of the format's own. */

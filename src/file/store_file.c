@@ -173,8 +173,10 @@ static dt_result dti_store_save_files(dti_saving *s, char *path, size_t size, fl
     }
     if (s->files == 1)
         return DT_OK;
-    dti_text text =
-        dti_index_text(dti_store_base(s->store), s->items, s->count, s->file_of, s->files, NULL);
+    uint32_t sum;
+    dti_text text = dti_text_open(dti_store_base(s->store));
+    dti_index_begin(&text, s->items, s->count, s->file_of, s->files, &sum);
+    dti_index_end(&text, NULL, s->files, sum);
     snprintf(path + size, DTI_INDEX_FILE_ROOM, "/%s", DTI_INDEX_NAME);
     return dti_text_write(&text, path);
 }

@@ -28,8 +28,25 @@ static dt_result dti_checkpoint_wait(dt_trainer *t) {
     if (!t->writing)
         return DT_OK;
     t->writing = false;
-    const dt_result own = dti_checkpoint_copy_wait(t->base, t->copy);
-    return dti_checkpoint_counted(t, dti_agree_result(&t->par, own));
+    const bool last = t->desc.checkpoint.sharded && t->par.mesh.rank == 0;
+    dt_result result =
+        dti_agree_result(&t->par, last ? DT_OK : dti_checkpoint_copy_wait(t->base, t->copy));
+    if (last) { /* it has waited for the others' parts, which are there now, or never will be */
+        const dti_error_text error = dti_error_of(&t->par);
+        const dt_result own = dti_checkpoint_join(t, result ? 0 : DTI_CHECKPOINT_GRACE_NS);
+        if (result)
+            dti_error_back(&t->par, &error);
+        result = result ? result : own;
+    }
+    if (t->desc.checkpoint.sharded)
+        result = dti_agree_result(&t->par, result);
+    return dti_checkpoint_counted(t, result);
+}
+
+static dt_result dti_checkpoint_join(dt_trainer *t, uint64_t wait_ns) {
+    if (t->parts)
+        atomic_store(&t->parts->until, dti_now_ns() + wait_ns);
+    return dti_checkpoint_copy_wait(t->base, t->copy);
 }
 
 static dt_result dti_checkpoint_settle(dt_trainer *t) {

@@ -49,6 +49,7 @@
     X(WAIT_MS, server.wait_ms, 1, DTI_FEATURE_OPEN, "")                                            \
     X(EVERY_STEPS, checkpoint.every_steps, 1, DTI_FEATURE_OPEN, "")                                \
     X(BACKGROUND, checkpoint.background, 1, 1, "")                                                 \
+    X(SHARDED, checkpoint.sharded, 1, 1, "")                                                       \
     X(HALF, parameter_dtype, DT_BF16, DT_BF16, "DT_BF16")                                          \
     X(STREAM, data, DTI_FEATURE_CODE, DTI_FEATURE_CODE, ".data.stream")                            \
     X(STATE, optim, DTI_FEATURE_CODE, DTI_FEATURE_CODE, ".optim->state_dtype")                     \
@@ -131,6 +132,8 @@ typedef struct dti_rule {
       "where checkpoints are written")                                                             \
     X(WITHOUT, U, DTI_ASKS(BACKGROUND), DTI_ASKS(SERVES),                                          \
       "servers count a checkpoint that is on the disk")                                            \
+    X(WITHOUT, U, DTI_ASKS(SHARDED), DTI_ASKS(LOCAL) | DTI_ASKS(WORKER) | DTI_ASKS(SERVES),        \
+      "rank 0, or a server, has all that is written")                                              \
     X(WITHOUT, U, DTI_ASKS(WHOLE), DTI_ASKS_TENSOR,                                                \
       "tensor ranks hold parts of parameters; use an elementwise one, such as Adam")               \
     X(WITHOUT, U, DTI_ASKS(SYNC),                                                                  \

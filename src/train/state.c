@@ -94,6 +94,22 @@ typedef struct dti_rounds_state { /* see round_state.c */
     dti_state_extra *extras;
 } dti_rounds_state;
 
+/* ---- sharded.c */
+typedef struct dti_shard_save {
+    dt_trainer *t;
+    dti_state_file *f;
+    uint32_t *rank_of;
+    int *own;
+    dti_safetensors_item *items; /* this rank's, of f */
+    int count, finite;
+    bool begun; /* rank 0 has made the temporary folder */
+} dti_shard_save;
+/* This rank's part, on all ranks together. own: what failed here before. f's items are listed. */
+static dt_result dti_sharded_begin(dti_shard_save *s, const char *path, bool folder, dt_result own,
+                                   dti_checkpoint_file **out);
+/* Once the parts are written, or are given to threads. */
+static dt_result dti_sharded_end(dti_shard_save *s, dt_result own);
+
 /* ---- round_state.c */
 /* What rank 0 needs to write: on all ranks together. Free it, also after an error. */
 static dt_result dti_rounds_collect(dt_trainer *t, dti_rounds_state *l);
@@ -147,9 +163,21 @@ static dt_result dti_state_begin(dt_trainer *t, dti_state_file *f, const char *p
                : dti_checkpoint_begin(f->base, path, f->items, f->count, out);
 }
 
+static dt_result dti_state_read_own(void *user, int item, uint64_t offset, void *to, size_t bytes) {
+    dti_state_file *f = user;
+    const int all = f->own ? f->own[item] : item;
+    return f->copies ? dti_state_copy(f, all, offset, to, bytes)
+                     : dti_state_read(f, all, offset, to, bytes);
+}
+
 /* What is left of it. */
 static dt_result dti_state_fill(dti_state_file *f, dti_checkpoint_file *file) {
-    return dti_checkpoint_fill(file, f->copies ? dti_state_copy : dti_state_read, f);
+    return dti_checkpoint_fill(file, dti_state_read_own, f);
+}
+
+/* A lost job has its own alone. */
+static bool dti_state_is_sharded(const dt_trainer *t) {
+    return t->desc.checkpoint.sharded && !t->par.lost;
 }
 
 /* ---- devices that each have a part: the walk of values.h, with rank 0's file */
@@ -170,12 +198,17 @@ static dt_result dti_state_walk_write(void *user, uint32_t param, uint32_t array
     return dti_state_push(w->f, w->file, (int)dti_state_item_of(w->f, param, array), at, n, values);
 }
 
+static uint32_t dti_state_walk_rank(void *user, uint32_t param, uint32_t array) {
+    const dti_state_file *f = ((const dti_state_walk *)user)->f;
+    return f->rank_of ? f->rank_of[dti_state_item_of(f, param, array)] : 0;
+}
+
 /* file: NULL on ranks that write none. own: what failed here. */
 static dt_result dti_state_write_apart(dt_trainer *t, dti_state_file *f, dti_checkpoint_file *file,
                                        dt_result own) {
     dti_parallel *par = &t->par;
     dti_state_walk w = {.f = f, .file = file};
-    const dti_values_file values = {.user = &w, .move = dti_state_walk_write};
+    const dti_values_file values = {&w, dti_state_walk_write, dti_state_walk_rank};
     const size_t params = f->store->layout.param_count;
     uint32_t *counts = dti_alloc_array(t->base, params + 1, sizeof *counts);
     char *piece = dti_alloc(t->base, DTI_AGREE_PIECE);
@@ -200,8 +233,10 @@ static dt_result dti_state_write(dt_trainer *t, const char *path, bool folder,
     dti_state_extra *extras =
         dti_alloc_array(t->base, (size_t)local->extra_count + 3, sizeof *extras);
     dti_state_file f = dti_trainer_state(t, words, DTI_STATE_USUAL);
+    dti_shard_save sharded = {.t = t, .f = &f};
+    const bool parts = dti_state_is_sharded(t);
     dt_result result = extras ? DT_OK : DT_ERROR_MEMORY;
-    if (!result && writes) {
+    if (!result && (writes || parts)) {
         memcpy(extras, local->extras, local->extra_count * sizeof *extras);
         f.extras = extras;
         f.extra_count =
@@ -210,14 +245,20 @@ static dt_result dti_state_write(dt_trainer *t, const char *path, bool folder,
         result = dti_sharing_put(t, extras + f.extra_count, &others);
         f.extra_count += others != NULL;
     }
-    if (!result && writes)
+    if (parts)
+        result = dti_sharded_begin(&sharded, path, folder, result, &file);
+    else if (!result && writes)
         result = dti_state_begin(t, &f, path, folder, &file);
     if (dti_values_are_apart(&t->par))
         result = dti_state_write_apart(t, &f, file, result);
     else if (!result)
         result = dti_state_fill(&f, file);
+    if (parts)
+        result = dti_agree_result(&t->par, result);
     if (file)
         result = dti_checkpoint_end(file, result);
+    if (parts)
+        result = dti_sharded_end(&sharded, result);
     dti_state_close(&f);
     DTI_FREE(t->base, extras, others);
     return result;
@@ -234,12 +275,12 @@ static dt_result dti_trainer_file(dt_trainer *t, const char *path, bool folder) 
     dti_trainer_drain(t);
     const bool writes = par->mesh.rank == 0 || par->lost;
     dt_result result = dti_full_given(par);
-    if (!result && writes && !path)
+    if (!result && (writes || dti_state_is_sharded(t)) && !path)
         result = dti_fail(t->base, DT_ERROR_INVALID, "the path to save to is NULL");
     result = dti_agree_result(par, result);
     if (!result && dti_parallel_is_local(par))
         result = dti_rounds_collect(t, &local);
-    if (!result && (writes || dti_values_are_apart(par)))
+    if (!result && (writes || dti_values_are_apart(par) || dti_state_is_sharded(t)))
         result = dti_state_write(t, path, folder, &local, writes);
     dti_rounds_state_free(t, &local);
     return dti_agree_result(par, result);

@@ -331,8 +331,9 @@ static bool dti_trainer_uses(const dt_trainer *t, const void *object) {
 DTI_PUBLIC_VOID(dt_trainer_destroy, (dt_trainer * t), t, DTI_OF(dt_trainer) | DTI_UNUSED, (t)) {
     dti_destroy_owned(&t->others);
     if (!dti_forked(t->base)) /* a child has no such thread */
-        dti_checkpoint_copy_wait(t->base, t->copy);
+        dti_checkpoint_join(t, DTI_CHECKPOINT_GRACE_NS);
     dti_checkpoint_copy_free(t->base, t->copy);
+    dti_free(t->base, t->parts);
     dti_loader_destroy(t->loader);
     dti_evaluation_free(t);
     dti_shared_free(t);

@@ -19,6 +19,7 @@
  *   names.c                  what a report's numbers are called
  *   watched.c                what a fit watches, in checkpoints
  *   state.c, round_state.c   all state in a file, also of local steps
+ *   sharded.c                state in files of all ranks
  *   checkpoints.c            checkpoints of a folder
  *   weights.c                weights in a file, where no rank has all */
 
@@ -93,6 +94,7 @@ struct dt_trainer {
     uint64_t checkpoints_failed; /* and why the newest of them did: */
     char checkpoint_error[DT_MAX_REASON_BYTES];
     dti_checkpoint_copy *copy;                /* of .background, where files are written */
+    dti_checkpoint_parts *parts;              /* of .sharded: the newest; NULL: there was none */
     bool writing;                             /* the newest checkpoint, on all ranks */
     dti_step_batch begun[DTI_STEP_SLOTS_MAX]; /* as par.steps */
     bool again;                               /* a batch was to be started and is to be again */
@@ -186,6 +188,9 @@ static bool dti_checkpoint_is_lost(const dt_trainer *t, dt_result result);
 /* Until the newest checkpoint is written, on all ranks; its result is counted. And the same without
  * what is lost. */
 static dt_result dti_checkpoint_wait(dt_trainer *t);
+/* Until the thread here has ended, which waits for other ranks' parts so long at most. */
+#define DTI_CHECKPOINT_GRACE_NS UINT64_C(3000000000)
+static dt_result dti_checkpoint_join(dt_trainer *t, uint64_t wait_ns);
 static dt_result dti_checkpoint_settle(dt_trainer *t);
 
 /* sharing.c: trainers that share replicas */

@@ -96,6 +96,7 @@ DTI_RANGES(dti_trainer_ranges, DTI_TRAINER_RANGES);
     X(dt_trainer_desc, checkpoint.keep, INT, RANK, KEEP, 1)                                        \
     X(dt_trainer_desc, checkpoint.strict, BOOL, JOB, ANY, 1)                                       \
     X(dt_trainer_desc, checkpoint.background, BOOL, JOB, ANY, 1)                                   \
+    X(dt_trainer_desc, checkpoint.sharded, BOOL, JOB, ANY, 1)                                      \
     X(dt_trainer_desc, checkpoint.allow_nonfinite, BOOL, RANK, ANY, 1)                             \
     X(dt_trainer_desc, limits.memory_bytes, U64, RANK, ANY, 1)                                     \
     X(dt_trainer_desc, limits.in_flight, INT, RANK, STEPS_AHEAD, 1)

@@ -72,7 +72,8 @@ typedef struct dti_folder_names {
     bool none;
 #endif
 } dti_folder_names;
-static bool dti_folder_make(const char *path); /* false: also when it is there, EEXIST */
+static bool dti_folder_make(const char *path);   /* false: also when it is there, EEXIST */
+static bool dti_folder_remove(const char *path); /* one that is empty */
 static bool dti_folder_names_open(dti_folder_names *names, const char *folder);
 static const char *
 dti_folder_names_next(dti_folder_names *names); /* a name; NULL: the end, errno 0, or errno */

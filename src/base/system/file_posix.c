@@ -328,6 +328,10 @@ static bool dti_folder_make(const char *path) {
     return mkdir(path, 0777) == 0;
 }
 
+static bool dti_folder_remove(const char *path) {
+    return rmdir(path) == 0;
+}
+
 static bool dti_folder_names_open(dti_folder_names *names, const char *folder) {
     names->folder = opendir(folder);
     return names->folder != NULL;
@@ -346,6 +350,7 @@ static void dti_folder_names_close(dti_folder_names *names) {
 }
 #else
 DTI_ABSENT(bool, dti_folder_make, (const char *path), (errno = ENOSYS, false));
+DTI_ABSENT(bool, dti_folder_remove, (const char *path), (errno = ENOSYS, false));
 DTI_ABSENT(bool, dti_folder_names_open, (dti_folder_names * names, const char *folder),
            (errno = ENOSYS, false));
 DTI_ABSENT(const char *, dti_folder_names_next, (dti_folder_names * names), NULL);

@@ -183,6 +183,10 @@ static bool dti_folder_make(const char *path) {
     return false;
 }
 
+static bool dti_folder_remove(const char *path) {
+    return RemoveDirectoryA(path) != 0;
+}
+
 static bool dti_folder_names_open(dti_folder_names *names, const char *folder) {
     char pattern[MAX_PATH];
     const int size = snprintf(pattern, sizeof pattern, "%s/*", folder);

@@ -1,0 +1,258 @@
+/* Sharded checkpoints (.checkpoint.sharded): each rank writes a part, and any mesh reads them; what
+ * is missing, damaged or of another checkpoint is named; a death leaves the checkpoint before. */
+#include "parallel/train_processes.h"
+
+#include "parallel/team_model.h"
+
+#include <dirent.h>
+
+typedef struct sharded_job {
+    int ranks, stages, tensor_ranks, replicas, level;
+    bool background, single;   /* written by a thread; as one file */
+    int dies_at;               /* this step's checkpoint: rank 1 is killed in it */
+    const char *folder, *path; /* loads path, or resumes from the folder */
+    int resumes, steps;        /* makes so many, with a checkpoint after each */
+    dt_result expects;
+    char reason[200];
+} sharded_job;
+
+static bool sharded_make(rank *r, team_model *m, dt_trainer **t) {
+    static const dt_optim_desc adam = {.kind = DT_OPTIM_ADAM, .lr = 0.01, .clip_norm = 0.5};
+    const sharded_job *s = r->job->arg;
+    if (!EXPECT_TEXT(r, team_make(m, TEAM_BLOCKS, false), "made"))
+        return false;
+    dt_trainer_desc d = team_desc(m, &adam);
+    d.comm = r->comm;
+    d.devices = rank_devices(r);
+    d.parallel.pipeline = s->stages;
+    d.parallel.tensor = s->tensor_ranks;
+    d.parallel.replicas = s->stages > 1 || s->tensor_ranks > 1 ? s->replicas : 0;
+    d.parallel.batch_slices = 4;
+    d.accumulate = 2;
+    d.parallel.zero_stage = s->level;
+    d.checkpoint.folder = s->folder;
+    d.checkpoint.keep = 2;
+    d.checkpoint.sharded = !s->single;
+    d.checkpoint.background = s->background;
+    const dt_result result = dt_trainer_create(m->graph, &d, t);
+    return EXPECT_TEXT(r, !result, "created: %s", dt_ctx_error(m->ctx));
+}
+
+/* Moments are shards with ZeRO: what they were is seen a step later. */
+static step_record sharded_record(dt_trainer *t, const dt_train_report *report) {
+    step_record s = record_of(t, report);
+    if (dt_store_hash(dt_trainer_store(t), &s.hash))
+        s.hash = 0;
+    return s;
+}
+
+static void sharded_write(rank *r) {
+    const sharded_job *s = r->job->arg;
+    team_model m;
+    dt_trainer *t;
+    dt_train_report report = {0};
+    bool found = false;
+    if (!sharded_make(r, &m, &t))
+        return;
+    dt_result result = s->path      ? dt_trainer_load(t, s->path)
+                       : s->resumes ? dt_trainer_resume(t, &found)
+                                    : DT_OK;
+    if (s->expects || result) {
+        EXPECT_TEXT(r, result == s->expects, "%d: %s", (int)result, dt_ctx_error(m.ctx));
+        EXPECT_TEXT(r, !s->reason[0] || strstr(dt_ctx_error(m.ctx), s->reason), "\"%s\" of \"%s\"",
+                    s->reason, dt_ctx_error(m.ctx));
+        snprintf(r->text, sizeof r->text, "%s", dt_ctx_error(m.ctx));
+        dt_ctx_destroy(m.ctx);
+        return;
+    }
+    EXPECT_TEXT(r, !s->resumes || found, "found");
+    snprintf(r->text, sizeof r->text, "%s", dt_ctx_error(m.ctx));
+    r->records[0] = sharded_record(t, &report);
+    for (int i = 1; i <= s->steps && !result; i++) {
+        result = dt_trainer_step(t, &report);
+        if (!result)
+            r->records[i] = sharded_record(t, &report);
+        if (!result && s->dies_at == i && r->index == 1)
+            raise(SIGKILL);
+        if (!result)
+            result = dt_trainer_checkpoint(t);
+        atomic_store(&r->stage, i);
+    }
+    if (s->dies_at)
+        EXPECT_TEXT(r, result != DT_OK, "rank 1 is gone");
+    else
+        EXPECT_TEXT(r, !result, "%s", dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+}
+
+/* Ranks of as many devices as each needs. Its last record, and rank 0's text. */
+static step_record sharded_run(const sharded_job *s, char text[1200]) {
+    static const char *const devices[] = {"cpu", "cpu:2", "cpu:3", "cpu:4"};
+    const int stages = s->stages ? s->stages : 1, tensor = s->tensor_ranks ? s->tensor_ranks : 1;
+    const int all = stages * tensor * (s->replicas ? s->replicas : 1);
+    job *j = job_new(s->ranks, s);
+    step_record last = {0};
+    for (int i = 0; i < s->ranks; i++)
+        j->devices[i] = devices[all / s->ranks - 1];
+    j->at[1].doomed = s->dies_at > 0;
+    job_run(j, sharded_write);
+    last = j->at[0].records[s->steps];
+    for (int i = 1; i < s->ranks && !s->dies_at; i++)
+        CHECK(record_equal(&last, &j->at[i].records[s->steps]) || s->expects);
+    if (text)
+        memcpy(text, j->at[0].text, sizeof j->at[0].text);
+    job_free(j);
+    return last;
+}
+
+/* ---- Folders */
+
+static const char *sharded_folder(void) {
+    static char folder[64];
+    snprintf(folder, sizeof folder, "/tmp/dtrain-sharded-%ld", (long)getpid());
+    return folder;
+}
+
+/* Removes what is in it; *entries: of the folder itself. */
+static void sharded_clean(const char *folder, int *entries) {
+    char path[600];
+    DIR *list = opendir(folder);
+    for (struct dirent *e; list && (e = readdir(list));) {
+        if (e->d_name[0] == '.')
+            continue;
+        *entries += 1;
+        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+        int inner = 0;
+        if (remove(path) != 0)
+            sharded_clean(path, &inner);
+    }
+    if (list)
+        closedir(list);
+    rmdir(folder);
+}
+
+static int sharded_remove(void) {
+    int entries = 0;
+    sharded_clean(sharded_folder(), &entries);
+    return entries;
+}
+
+static void sharded_path(char path[200], int step, const char *name) {
+    snprintf(path, 200, "%s/step-%012d%s%s", sharded_folder(), step, *name ? "/" : "", name);
+}
+
+/* ---- Tests */
+
+TEST(a_sharded_checkpoint_of_any_mesh_is_read_by_any_other) {
+    static const sharded_job writers[] = {{.ranks = 3, .replicas = 3},
+                                          {.ranks = 2, .replicas = 2, .level = 1},
+                                          {.ranks = 2, .replicas = 4, .level = 3},
+                                          {.ranks = 4, .stages = 2, .replicas = 2},
+                                          {.ranks = 2, .stages = 2, .tensor_ranks = 2},
+                                          {.ranks = 2, .stages = 2, .replicas = 2, .level = 2},
+                                          {.ranks = 2, .tensor_ranks = 2, .background = true},
+                                          {.ranks = 3, .replicas = 3, .background = true}};
+    static const sharded_job readers[] = {{.ranks = 1},
+                                          {.ranks = 2, .stages = 2},
+                                          {.ranks = 2, .replicas = 2, .level = 3},
+                                          {.ranks = 2, .tensor_ranks = 2, .single = true}};
+    for (size_t i = 0; i < sizeof writers / sizeof *writers; i++) {
+        sharded_job w = writers[i];
+        char path[200];
+        w.folder = sharded_folder();
+        w.steps = 3;
+        const step_record want = sharded_run(&w, NULL);
+        sharded_path(path, 3, "");
+        for (size_t k = 0; k < sizeof readers / sizeof *readers; k++) {
+            sharded_job s = readers[k];
+            s.path = path;
+            s.folder = sharded_folder();
+            const step_record got = sharded_run(&s, NULL);
+            CHECK_TEXT(got.hash == want.hash && want.hash, "writer %d, reader %d", (int)i, (int)k);
+        }
+        CHECK(sharded_remove() == 3); /* two steps, and LATEST */
+    }
+}
+
+TEST(resumes_of_sharded_checkpoints_go_on_with_the_same_bits) {
+    static const sharded_job chain[] = {{.ranks = 2, .stages = 2, .steps = 2},
+                                        {.ranks = 2, .replicas = 2, .level = 2, .steps = 1},
+                                        {.ranks = 3, .replicas = 3, .steps = 1, .background = true},
+                                        {.ranks = 2, .replicas = 2, .level = 1, .steps = 1},
+                                        {.ranks = 1, .steps = 1, .single = true},
+                                        {.ranks = 4, .stages = 2, .replicas = 2, .steps = 1}};
+    sharded_job s = {.ranks = 1, .steps = 7, .single = true, .folder = sharded_folder()};
+    const step_record want = sharded_run(&s, NULL);
+    step_record got = {0};
+    sharded_remove();
+    for (size_t i = 0; i < sizeof chain / sizeof *chain; i++) { /* kinds are mixed */
+        s = chain[i];
+        s.folder = sharded_folder();
+        s.resumes = i > 0;
+        got = sharded_run(&s, NULL);
+    }
+    CHECK(got.hash == want.hash && got.step == want.step && got.step == 7);
+    CHECK(sharded_remove() == 3);
+}
+
+static void sharded_flip(const char *path, long at) {
+    FILE *file = fopen(path, "r+b");
+    CHECK(file && fseek(file, at, at < 0 ? SEEK_END : SEEK_SET) == 0);
+    const int c = file ? fgetc(file) : 0;
+    CHECK(file && fseek(file, at, at < 0 ? SEEK_END : SEEK_SET) == 0 && fputc(c ^ 1, file) >= 0);
+    if (file)
+        fclose(file);
+}
+
+#define SHARDED_ONE "model-00001-of-00002.safetensors"
+#define SHARDED_TWO "model-00002-of-00002.safetensors"
+#define SHARDED_INDEX "model.safetensors.index.json"
+
+TEST(a_part_that_is_missing_damaged_or_of_another_checkpoint_is_named_and_the_one_before_taken) {
+    static const char *const reasons[] = {"\"" SHARDED_TWO "\" is missing",
+                                          SHARDED_TWO ": tensor \"",
+                                          SHARDED_ONE ": it is whole, but of another checkpoint",
+                                          SHARDED_INDEX " is missing", "not an index of"};
+    for (int i = 0; i < 5; i++) {
+        sharded_job w = {.ranks = 2, .stages = 2, .steps = 2, .folder = sharded_folder()};
+        char path[3][200], text[1200];
+        sharded_run(&w, NULL);
+        sharded_path(path[0], 2, i < 2 ? SHARDED_TWO : i == 2 ? SHARDED_ONE : SHARDED_INDEX);
+        sharded_path(path[1], 1, SHARDED_ONE);
+        if (i == 0 || i == 3)
+            CHECK(remove(path[0]) == 0);
+        else if (i == 1)
+            sharded_flip(path[0], -2000);
+        else if (i == 2)
+            CHECK(rename(path[1], path[0]) == 0);
+        else
+            sharded_flip(path[0], -3);
+        sharded_path(path[2], 2, "");
+        sharded_job s = {.ranks = 2, .replicas = 2, .path = path[2], .expects = DT_ERROR_FORMAT};
+        s.folder = sharded_folder();
+        snprintf(s.reason, sizeof s.reason, "%s", reasons[i]);
+        sharded_run(&s, NULL);
+        if (i != 2) {
+            s = (sharded_job){.ranks = 2, .replicas = 2, .resumes = 1, .folder = sharded_folder()};
+            const step_record got = sharded_run(&s, text);
+            CHECK(got.hash != 0);
+            CHECK_CONTAINS(text, reasons[i]);
+            CHECK_CONTAINS(text, "training goes on from the newest good one before it, of step 1");
+        }
+        sharded_remove();
+    }
+}
+
+TEST(a_rank_that_dies_while_a_sharded_checkpoint_is_written_leaves_the_one_before) {
+    for (int background = 0; background < 2; background++) {
+        sharded_job w = {.ranks = 3, .replicas = 3, .level = 1, .steps = 3, .dies_at = 3};
+        w.folder = sharded_folder();
+        w.background = background;
+        sharded_run(&w, NULL);
+        sharded_job s = {.ranks = 2, .stages = 2, .resumes = 1, .steps = 1};
+        s.folder = sharded_folder();
+        const step_record got = sharded_run(&s, NULL);
+        CHECK_TEXT(got.step == 3, "step %d", (int)got.step);
+        CHECK(sharded_remove() == 3);
+    }
+}
