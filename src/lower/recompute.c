@@ -6,13 +6,13 @@
  *
  * Kept are leaves, what leaves the program, what sees or adds up samples (losses, the batch's
  * statistics), and what gradient rows read without a mark. A mark holds for memory: what a view is
- * of, and its other views, are marked with it. */
+ * of, and its other views, are marked with it. Mixed precision computes cheap values again without. */
 
 typedef struct dti_recompute {
     dti_lowering *w;
     dt_graph *graph;
     uint32_t forward, end; /* gradient rows are [forward, end) */
-    uint8_t *needed, *marked, *kept;
+    uint8_t *needed, *marked, *kept, *cheap;
     uint32_t *copy;    /* of a forward node; its own number while it waits for one; 0 = none */
     uint32_t *wait;    /* those that the next row needs and that have none so far */
     uint32_t *changer; /* by gradient row: that which may become its epilogue; 0 = none */
@@ -69,6 +69,44 @@ static void dti_recompute_keep(const dti_recompute *r) {
         r->kept[id] = r->kept[id] || !dti_recompute_can(g, id);
         if (r->kept[id] && dti_recompute_is_view(g, id) && !r->marked[id])
             r->kept[dti_input_id(g, &g->nodes[id], 0)] = 1;
+    }
+}
+
+/* ---- mixed precision */
+
+static uint32_t dti_recompute_whole(const dt_graph *g, uint32_t id) { /* what a view is of */
+    while (dti_recompute_is_view(g, id))
+        id = dti_input_id(g, &g->nodes[id], 0);
+    return id;
+}
+
+/* Whether one launch makes a node's 16 bits again of what is kept: rounds it, or normalises it. An
+ * operand that is not kept, as of a trunk that is not trained, might take many. Casts of leaves
+ * stay: a small model's step would be longer by percents. */
+static bool dti_recompute_is_cheap(const dti_recompute *r, uint32_t id) {
+    const dt_graph *g = r->graph;
+    const dti_node *n = &g->nodes[id];
+    if (!dti_is_half(n->dtype))
+        return false;
+    if (n->op == DTI_OP_CAST) {
+        const uint32_t in = dti_input_id(g, n, 0), whole = dti_recompute_whole(g, in);
+        if (r->kept[whole] && g->nodes[whole].count)
+            return true;
+        n = &g->nodes[in];
+    }
+    bool kept = n->op == DTI_OP_NORM;
+    for (uint32_t k = 0; k < n->count && kept; k++)
+        kept = r->kept[dti_recompute_whole(g, dti_input_id(g, n, k))];
+    return kept;
+}
+
+/* Neither they nor views of them are kept. */
+static void dti_recompute_cheap(const dti_recompute *r) {
+    const dt_graph *g = r->graph;
+    for (uint32_t id = 1; id < r->forward; id++) {
+        r->cheap[id] = dti_recompute_is_view(g, id) ? r->cheap[dti_input_id(g, &g->nodes[id], 0)]
+                                                    : dti_recompute_is_cheap(r, id);
+        r->kept[id] = r->kept[id] && !r->cheap[id];
     }
 }
 
@@ -160,15 +198,17 @@ static bool dti_recompute_open(dti_recompute *r, dti_lowering *w) {
     r->needed = dti_alloc_array(g->base, g->count, 1);
     r->marked = dti_alloc_array(g->base, g->count, 1);
     r->kept = dti_alloc_array(g->base, g->count, 1);
+    r->cheap = dti_alloc_array(g->base, g->count, 1);
     r->copy = dti_alloc_array(g->base, g->count, sizeof *r->copy);
     r->wait = dti_alloc_array(g->base, g->count, sizeof *r->wait);
     r->changer = dti_alloc_array(g->base, g->count, sizeof *r->changer);
     r->readers = dti_alloc_array(g->base, g->count, sizeof *r->readers);
-    return r->needed && r->marked && r->kept && r->copy && r->wait && r->changer && r->readers;
+    return r->needed && r->marked && r->kept && r->cheap && r->copy && r->wait && r->changer &&
+           r->readers;
 }
 
 static void dti_recompute_close(dti_recompute *r) {
-    DTI_FREE(r->graph->base, r->needed, r->marked, r->kept, r->copy, r->wait, r->changer,
+    DTI_FREE(r->graph->base, r->needed, r->marked, r->kept, r->cheap, r->copy, r->wait, r->changer,
              r->readers);
 }
 
@@ -179,6 +219,8 @@ static dt_result dti_recompute_run(dti_recompute *r) {
         return DT_ERROR_MEMORY;
     dti_recompute_spread(r);
     dti_recompute_keep(r);
+    if (w->code->desc.precision != DT_PRECISION_F32)
+        dti_recompute_cheap(r);
     dti_recompute_changers(r);
     r->count = r->forward;
     for (uint32_t row = r->forward; row < r->end && !r->graph->error[0]; row++)
@@ -196,7 +238,7 @@ static dt_result dti_recompute_run(dti_recompute *r) {
 static dt_result dti_pass_recompute(dti_lowering *w) {
     const dti_code *code = w->code;
     const dt_graph *g = code->work;
-    bool marks = w->choice.parts > 0;
+    bool marks = w->choice.parts > 0 || code->desc.precision != DT_PRECISION_F32;
     dti_recompute r;
     /* every forward node may get one copy */
     w->order =

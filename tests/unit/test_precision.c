@@ -186,6 +186,42 @@ static dt_tensor make_norms(dt_graph *g, dt_tensor x) {
     return dt_nn_linear(dt_nn_group_norm(x, "c", 1), "out", WIDTH);
 }
 
+static int norm_kind;
+static dt_tensor make_norm(dt_graph *g, dt_tensor x) {
+    (void)g;
+    x = dt_nn_linear(x, "trunk", 16);
+    x = norm_kind == 0   ? dt_nn_layer_norm(x, "trunk.norm", 1)
+        : norm_kind == 1 ? dt_nn_rms_norm(x, "trunk.norm", 1)
+        : norm_kind == 2 ? dt_nn_group_norm(x, "trunk.norm", 1)
+                         : dt_nn_batch_norm(x, "trunk.norm", NULL);
+    return dt_nn_linear(x, "head", WIDTH);
+}
+
+/* A trunk that is not trained keeps nothing that the norm reads, so its result is kept. */
+TEST(a_norm_in_16_bits_is_computed_again_with_the_same_bits_if_its_operands_are_kept) {
+    for (norm_kind = 0; norm_kind < 4; norm_kind++) {
+        static float got[2][16 * WIDTH];
+        for (int k = 0; k < 2; k++) {
+            model m;
+            dt_program_info info;
+            REQUIRE(model_open(&m, make_norm));
+            const dt_program_desc desc = {.loss = dt_mean_loss(dt_square(m.y)),
+                                          .batch = BATCH,
+                                          .gradients = true,
+                                          .params = k ? "head.*" : NULL,
+                                          .precision = DT_PRECISION_BF16};
+            REQUIRE(model_run(&m, &desc, NULL) == DT_OK);
+            dt_program_get_info(m.program, &info);
+            test_check(info.launches_recomputed == !k, __FILE__, __LINE__, "norm %d: %d launches",
+                       norm_kind, info.launches_recomputed);
+            CHECK(dt_store_read(m.store, dt_store_find(m.store, "head.weight"), DT_VALUE_GRADIENT,
+                                got[k], sizeof got[k]) == DT_OK);
+            dt_ctx_destroy(m.ctx);
+        }
+        CHECK(memcmp(got[0], got[1], sizeof got[0]) == 0);
+    }
+}
+
 TEST(models_of_all_kinds_train_with_bf16_parameters_in_mixed_precision) {
     const dt_optim_desc adamw = {.kind = DT_OPTIM_ADAMW, .lr = 0.001};
     for (int i = 0; i <= KINDS; i++) {
