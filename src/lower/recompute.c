@@ -88,13 +88,13 @@ static bool dti_recompute_is_cheap(const dti_recompute *r, uint32_t id) {
     const dti_node *n = &g->nodes[id];
     if (!dti_is_half(n->dtype))
         return false;
-    if (n->op == DTI_OP_CAST) {
-        const uint32_t in = dti_input_id(g, n, 0), whole = dti_recompute_whole(g, in);
+    if (n->source) {
+        const uint32_t whole = dti_recompute_whole(g, n->source);
         if (r->kept[whole] && g->nodes[whole].count)
             return true;
-        n = &g->nodes[in];
+        n = &g->nodes[n->source];
     }
-    bool kept = n->op == DTI_OP_NORM;
+    bool kept = dti_op_info_of(n->op)->family->cheap;
     for (uint32_t k = 0; k < n->count && kept; k++)
         kept = r->kept[dti_recompute_whole(g, dti_input_id(g, n, k))];
     return kept;

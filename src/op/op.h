@@ -156,7 +156,8 @@ typedef struct dti_op_family {
     /* Joins what emit made of parts of the batch, `rows` samples each but the last, one behind the
      * other in value `parts`: for results that are no sums. NULL: they are added, or lie apart. */
     void (*join)(dti_emit *e, uint32_t parts, uint32_t count, int64_t rows);
-    bool view; /* emit only sets the out view; no kernel */
+    bool view;  /* emit only sets the out view; no kernel */
+    bool cheap; /* one launch, and its gradients read its operands: lower/recompute.c */
     /* Which operands its launches take in 16 bits: bit i is input i, DTI_HALF_OUT the result. The
      * others are cast. */
     uint16_t halves;

@@ -432,8 +432,8 @@ DTI_FAMILY(batch_stats, .halves = 1, .shape = dti_batch_stats_shape, .lower = dt
            .join = dti_batch_stats_join, .idle = dti_batch_stats_idle,
            .values = dti_batch_stats_values);
 
-DTI_FAMILY(norm, .halves = DTI_HALF_OUT | 1, .shape = dti_shape_same, .grad = dti_norm_grad_rule,
-           .part = dti_norm_parted);
+DTI_FAMILY(norm, .cheap = true, .halves = DTI_HALF_OUT | 1, .shape = dti_shape_same,
+           .grad = dti_norm_grad_rule, .part = dti_norm_parted);
 
 DTI_FAMILY(norm_dx, .halves = DTI_HALF_OUT | 3, .shape = dti_shape_same,
            .lower = dti_norm_dx_lower);
