@@ -163,6 +163,7 @@ TEST(evaluations_with_zero_have_the_bits_of_one_device) {
         {2, "cpu", EVAL_ZERO(1), .batch = 3},
         {2, "cpu", EVAL_ZERO(2), .batch = 3},
         {2, "cpu", EVAL_ZERO(3), .batch = 11},
+        {2, "cpu", EVAL_ZERO(3), .batch = EVAL_ROWS}, /* one rank has no rows */
         {3, "cpu", EVAL_ZERO(3)},
         {2, "cpu:2", EVAL_ZERO(3), .batch = 4},
         {2, "cpu:2", EVAL_ZERO(2), .batch = 5},
