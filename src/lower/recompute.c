@@ -6,7 +6,8 @@
  *
  * Kept are leaves, what leaves the program, what sees or adds up samples (losses, the batch's
  * statistics), and what gradient rows read without a mark. A mark holds for memory: what a view is
- * of, and its other views, are marked with it. Mixed precision computes cheap values again without. */
+ * of, and its other views, are marked with it. Mixed precision computes cheap values again without
+ * a mark. */
 
 typedef struct dti_recompute {
     dti_lowering *w;
