@@ -322,3 +322,40 @@ TEST(evaluations_of_a_grid_leave_the_hosts_values_alone_and_keep_one_set_of_prog
     dt_ctx_destroy(m.ctx);
     CHECK_TEXT(!values_memory.bytes, "%lld bytes are left", (long long)values_memory.bytes);
 }
+
+/* In one process nobody else waits: the job goes on. */
+TEST(an_evaluation_of_a_grid_in_which_any_action_fails_can_be_made_again) {
+    train_model m = {0};
+    dt_trainer *t = NULL;
+    dt_train_report want = {0}, got = {0};
+    if (!CHECK_TEXT(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, TRAIN_PARTS), "made"))
+        return;
+    dt_trainer_desc d = train_desc(&m);
+    d.devices = "cpu:4";
+    d.parallel.pipeline = 2;
+    d.parallel.replicas = 2;
+    d.parallel.zero_stage = DT_SHARD_PARAMETERS;
+    CHECK(!dt_trainer_create(m.graph, &d, &t) && !dt_trainer_step(t, NULL) &&
+          !dt_trainer_evaluate(t, &d.data, 40, &want));
+    int failed = 0;
+    for (int i = 0; i < 400 && test_now.failures < 3; i++) {
+        harness_fault.hits = 0;
+        harness_fault.rank = 0;
+        harness_fault.device = i % 4;
+        harness_fault.action = i / 4;
+        const dt_result result = dt_trainer_evaluate(t, &d.data, 40, &got);
+        harness_fault.action = -1;
+        failed += result != 0;
+        CHECK_TEXT(harness_fault.hits ? result == DT_ERROR_DEVICE : !result,
+                   "device %d, action %d: %d: %s", i % 4, i / 4, (int)result, dt_ctx_error(m.ctx));
+        if (result)
+            CHECK_TEXT(!dt_trainer_evaluate(t, &d.data, 40, &got) && got.loss == want.loss,
+                       "device %d, action %d: %g, not %g: %s", i % 4, i / 4, got.loss, want.loss,
+                       dt_ctx_error(m.ctx));
+        if (!result && i % 4 == 3)
+            break;
+    }
+    CHECK_TEXT(failed > 20 && !dt_trainer_step(t, NULL), "%d failed: %s", failed,
+               dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+}

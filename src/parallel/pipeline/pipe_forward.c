@@ -440,14 +440,16 @@ static void dti_forward_drop(dti_parallel *par) {
     }
 }
 
-/* All lists, all messages. What fails here others wait for: it ends the group. */
+/* All lists, all messages. What fails here other ranks wait for: it ends the group. */
 static dt_result dti_forward_compute(dti_parallel *par) {
     dti_pipe_prepare(par);
     dti_device_team_run(par->pipe->device_team, dti_pipe_compute, par);
     dt_result result = dti_pipe_result(par);
     if (!result)
         result = dti_parallel_comm_failed(par, dti_pipe_wires_end(par));
-    return result ? dti_protocol_over(par, result, dti_pipe_leave, dti_forward_drop) : DT_OK;
+    return result ? dti_protocol_over(par, result, par->desc.comm ? dti_pipe_leave : NULL,
+                                      dti_forward_drop)
+                  : DT_OK;
 }
 
 static void dti_forward_add(const dti_pipe_evaluation *f, uint32_t micros, dti_exact *terms) {
