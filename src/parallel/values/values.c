@@ -253,14 +253,24 @@ static bool dti_values_next(const dti_values_move *m, uint32_t *i, dti_values_pl
     return false;
 }
 
+/* What a tensor rank of a replica has of elements [0, n) of a piece that begins at `at`. */
+static dti_bucket dti_values_wants(const dti_values_move *m, const dti_values_place *p, uint64_t at,
+                                   uint64_t n) {
+    const dt_store *host = dti_values_host(m);
+    const dti_node *param = &host->graph->nodes[host->layout.params[m->param].node];
+    const bool units = m->map.units && dti_param_is_trained(param, m->par->desc.program.params);
+    const bool shared = !m->part && m->map.shards && (m->array || units);
+    const dti_bucket all = {p->offset + at, p->offset + at + n};
+    const dti_bucket has = shared ? dti_bucket_overlap(all, p->moments) : all;
+    return (dti_bucket){has.begin - all.begin, has.end - all.begin};
+}
+
 /* Whether this rank has some of what a file that each reads by itself has. */
 static bool dti_values_reads(const dti_values_move *m, bool found, dti_bucket range) {
     dti_values_place p;
     bool any = !found && !m->array;
     for (uint32_t i = 0; dti_values_next(m, &i, &p) && !any; i++) {
-        const dti_bucket at = {p.offset + range.begin, p.offset + range.end};
-        const bool all = m->part || !m->map.shards || !(m->array || m->map.units);
-        any = all || dti_bucket_elements(dti_bucket_overlap(at, p.moments)) > 0;
+        any = dti_bucket_elements(dti_values_wants(m, &p, range.begin, dti_bucket_elements(range)));
     }
     return any;
 }
@@ -279,6 +289,35 @@ static void dti_values_take_piece(dti_values_move *m, uint64_t at, uint64_t n) {
     }
 }
 
+/* A piece from the file's rank to each that has some of it. Returns how many elements that is on
+ * the network; `send`: it is done. A rank's places that have the same come one after the other. */
+static uint64_t dti_values_pass(dti_values_move *m, uint64_t at, uint64_t n, bool send) {
+    const dti_mesh *mesh = &m->par->mesh;
+    dt_comm *comm = m->par->desc.comm;
+    dti_bucket before = {0, 0};
+    uint32_t last = m->rank;
+    uint64_t all = 0;
+    dti_values_place p;
+    for (uint32_t i = 0; i < mesh->data * mesh->tensor && !m->par->lost; i++) {
+        if (!m->map.find(m->par, i / mesh->tensor, i % mesh->tensor, m->param, &p))
+            continue;
+        const dti_bucket has = dti_values_wants(m, &p, at, n);
+        const uint64_t count = dti_bucket_elements(has);
+        const bool again = p.rank == last && has.begin == before.begin && has.end == before.end;
+        last = p.rank;
+        before = has;
+        if (!count || again || p.rank == m->rank)
+            continue;
+        all += count;
+        if (send && mesh->rank == m->rank)
+            dti_values_told(m, dt_comm_send(comm, m->room + has.begin, count, DT_F32, (int)p.rank));
+        else if (send && mesh->rank == p.rank)
+            dti_values_told(m,
+                            dt_comm_recv(comm, m->room + has.begin, count, DT_F32, (int)m->rank));
+    }
+    return all;
+}
+
 /* An array, from the file. */
 static void dti_values_in(dti_values_move *m, const dti_values_file *f) {
     const uint64_t elements = dti_values_host(m)->layout.params[m->param].elements;
@@ -291,8 +330,10 @@ static void dti_values_in(dti_values_move *m, const dti_values_file *f) {
         const bool reads = here && (!all || dti_values_reads(m, found, (dti_bucket){at, at + n}));
         if (reads && !m->result)
             m->result = f->move(f->user, m->param, m->array, at, n, m->room);
-        if (m->asks && !all)
+        if (m->asks && !all && (!found || dti_values_pass(m, at, n, false) > 2 * n))
             dti_values_tell(m, m->room, n, DT_F32, m->rank);
+        else if (m->asks && !all)
+            dti_values_pass(m, at, n, true);
         if (m->result || (all && !reads))
             continue;
         if (found)

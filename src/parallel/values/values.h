@@ -11,7 +11,8 @@
  * An array goes piece by piece. One rank has its end at the file, which that file's `rank` says; it
  * need not be the same for all arrays. To a file, each run of a piece is sent by a rank that has
  * it; what the file's rank has itself is no message. From a file, the rank that reads a piece sends
- * it to all, and each takes what it has; or each rank reads what it has by itself. A rank whose
+ * each what it has, or the piece to all where several have the same; or each rank reads what it has
+ * by itself. A rank whose
  * device or file fails goes on with the walk, since others wait for it; what failed is agreed on
  * after it. If a rank dies the walk ends on all others.
  *
