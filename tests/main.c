@@ -58,7 +58,6 @@ static bool harness_fails(unsigned rank, unsigned device, unsigned action) {
                                              : (par)->replicas[index].ctx),                        \
                     DT_ERROR_DEVICE, "action %u failed", at)                                       \
          : DT_OK)
-#define DTI_FORGETS_WITH_NAN
 #define fdopen harness_stream
 #define pthread_create harness_thread
 #include "ops/own_rows.h"

@@ -400,13 +400,14 @@ DT_API void dt_trainer_destroy(dt_trainer *trainer);
  * ranks, and a program with an optimizer.
  * Ownership: the trainer's.
  *
- * .parallel.pipeline, .tensor: a store on the CPU with all values. They are gathered by this call
- * and after every later step, so with several ranks all of them call it. NULL if a device or rank
- * is lost whose values it lacks.
+ * .parallel.pipeline, .tensor: a store on the CPU with all values, for which each rank needs
+ * memory from then on. They are gathered by this call and after every later step, so with several
+ * ranks all of them call it. NULL if memory runs out, or a device or rank is lost whose values it
+ * lacks.
  *
  * .parallel.zero_stage 2, 3: only this call gathers the parameters, so with several ranks all call
- * it; NULL as above. After a step, reading parameters of the store is INVALID until the next
- * call. */
+ * it; NULL as above. After a step or a load, reading parameters of the store is INVALID until the
+ * next call. */
 DT_API dt_store *dt_trainer_store(dt_trainer *trainer);
 
 /* Sets the value of an input made by dt_input_shared, from the next step or evaluation on. The data
@@ -598,8 +599,7 @@ typedef struct dt_trainer_info {
     int tensor_ranks;       /* 0 = no tensor parallelism */
     double bubble;          /* estimated idle time / compute time of the pipeline's schedule */
     uint64_t state_bytes;   /* optimizer state of the first replica here; in a grid: device */
-    /* Its parameters and gradients while it trains, with room for those that are gathered. With
-     * stages or tensor ranks and zero_stage 0 or 1: the host's parameters, and 0. */
+    /* Its parameters and gradients while it trains, with room for those that are gathered. */
     uint64_t replica_param_bytes, replica_gradient_bytes;
     uint64_t checkpoints_failed;  /* that could not be written, since the trainer was made */
     const char *checkpoint_error; /* why the newest failed; "" = none. Valid until the next one */

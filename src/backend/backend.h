@@ -106,9 +106,6 @@ typedef struct dti_backend {
     /* The first bytes of a memory, also to one of another device of the same backend; blocking, as
      * those. NULL: memory is the host's. */
     dt_result (*memory_copy)(dti_memory *from, dti_memory *to, uint64_t bytes);
-    /* What is there is of no use until it is written again: the system may have it. NULL: none can
-     * be given back. */
-    void (*memory_forget)(dti_memory *memory, uint64_t offset, uint64_t bytes);
     /* Compiles what is new; all memory is taken here. Places of launches must stay valid. */
     dt_result (*exec_create)(dti_device *device, const dti_exec_desc *desc, dti_exec **out);
     void (*exec_destroy)(dti_exec *exec); /* waits for what is running */

@@ -411,14 +411,12 @@ static void dti_trainer_info_pipeline(const dti_parallel *par, dt_trainer_info *
     info->live_micro_batches =
         pipe->chunk_count > 1 ? (int)pipe->pipelines[0].schedules[0].alive : 0;
     info->transient_bytes = dti_pipe_transients(pipe);
-    info->state_bytes = 0;
-    if (units)
-        info->replica_param_bytes = info->replica_gradient_bytes = 0;
+    info->state_bytes = info->replica_param_bytes = info->replica_gradient_bytes = 0;
     for (uint32_t c = own->place; c < pipe->chunk_count; c += pipe->mesh->stages) {
         const dt_store *s = dti_pipe_chunk_of(pipe, own->pipeline, c)->store;
         info->state_bytes += dti_state_bytes(&s->layout, s->moments);
-        info->replica_param_bytes += units ? dti_trainer_arena(s, true, DTI_ARENA_PARAM) : 0;
-        info->replica_gradient_bytes += units ? dti_trainer_arena(s, true, DTI_ARENA_GRADIENT) : 0;
+        info->replica_param_bytes += dti_trainer_arena(s, units, DTI_ARENA_PARAM);
+        info->replica_gradient_bytes += dti_trainer_arena(s, units, DTI_ARENA_GRADIENT);
     }
 }
 

@@ -88,14 +88,6 @@ static dt_result dti_cpu_memory_read(dti_memory *memory, uint64_t offset, void *
     return DT_OK;
 }
 
-static void dti_cpu_memory_forget(dti_memory *memory, uint64_t offset, uint64_t bytes) {
-    char *at = dti_cpu_memory_of(memory)->data + offset;
-#ifdef DTI_FORGETS_WITH_NAN /* tests: a later read gives NaN, where a page does not go */
-    memset(at, 0xff, (size_t)bytes);
-#endif
-    dti_pages_forget(at, (size_t)bytes);
-}
-
 /* ---- exec */
 
 static void *dti_cpu_pointer(const dti_exec_desc *d, uint32_t value) {
@@ -306,7 +298,6 @@ static const dti_backend dti_cpu_backend = {
     .memory_over = dti_cpu_memory_over,
     .memory_write = dti_cpu_memory_write,
     .memory_read = dti_cpu_memory_read,
-    .memory_forget = dti_cpu_memory_forget,
     .exec_create = dti_cpu_exec_create,
     .exec_destroy = dti_cpu_exec_destroy,
     .exec_start = dti_cpu_exec_start,

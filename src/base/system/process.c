@@ -59,21 +59,6 @@ DTI_ABSENT(const volatile int *, dti_at_home_open, (void), NULL);
 DTI_ABSENT(void, dti_at_home_close, (const volatile int *at_home), );
 #endif
 
-/* ---- memory that is of no use for now: whole pages of it go back to the system, and come as zeros
- * when they are touched. Elsewhere nothing happens. */
-
-#if defined __linux__ && defined MADV_DONTNEED
-static void dti_pages_forget(void *at, size_t bytes) {
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    const uintptr_t from = ((uintptr_t)at + page - 1) / page * page;
-    const uintptr_t end = ((uintptr_t)at + bytes) / page * page;
-    if (from < end)
-        (void)madvise((void *)from, end - from, MADV_DONTNEED);
-}
-#else
-DTI_ABSENT(void, dti_pages_forget, (void *at, size_t bytes), );
-#endif
-
 /* ---- large memory: the processor finds an element of a large page faster. A hint: where the
  * system has no such pages, or keeps them from this process, nothing happens. */
 

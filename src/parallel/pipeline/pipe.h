@@ -18,8 +18,8 @@
  *   commit     all of them, or none
  *
  * A chunk has a graph, a store and programs of its own, with slots for the micro-batches that are
- * alive in it. Each rank's host has all values too, in the one replica's store, which the
- * application sees and files are made of; it is brought up to date on demand.
+ * alive in it. The one replica's store is on each rank's host: it has the layout of all values, and
+ * the values only once the application asks for them (values/host.c).
  *
  * The files of this folder in the order in which to read them:
  *
