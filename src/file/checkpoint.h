@@ -67,6 +67,9 @@ static dt_result dti_checkpoint_folder_end(dti_base *base, const dti_checkpoint_
 /* Before the first one: makes the folder if there is none, in one that is there, and looks whether
  * files can be made in it. IO: the text has the reason and what to do. */
 static dt_result dti_checkpoint_folder_ready(dti_base *base, const char *folder);
+/* Before a job's first write: makes the folder, and holds it against other jobs until *lock, unless
+ * it is -1, is closed (dti_stream_close). IO: another job has it, named by its host and process. */
+static dt_result dti_checkpoint_folder_lock(dti_base *base, const char *folder, int *lock);
 /* dti_checkpoint_begin of a step's file; dti_checkpoint_end does the rest. And all of it: makes the
  * folder if there is none (not the one that it is in), removes temporary files that a
  * crash left, writes the step's file, then LATEST, then removes the files of that form of this and

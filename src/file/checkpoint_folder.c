@@ -4,6 +4,7 @@
 /* ---- Names in a folder */
 
 #define DTI_CHECKPOINT_LATEST "LATEST"
+#define DTI_CHECKPOINT_LOCK ".dtrain.lock"
 #define DTI_CHECKPOINT_FOLDER_HOW                                                                  \
     "give .checkpoint.folder a folder that can be written, or a new one in a folder that is there"
 #define DTI_CHECKPOINT_NAME 48 /* room for the longest, with 20 digits */
@@ -276,6 +277,28 @@ static dt_result dti_checkpoint_folder_make(dti_base *base, const char *folder) 
     if (!dti_folder_open(above, &parent) || !dti_folder_sync(parent))
         return dti_fail(base, DT_ERROR_IO, "%s: the folder cannot be flushed to the disk: %s",
                         folder, strerror(errno));
+    return DT_OK;
+}
+
+/* NFS and others without locks let every job write. */
+static dt_result dti_checkpoint_folder_lock(dti_base *base, const char *folder, int *lock) {
+    char path[DTI_CHECKPOINT_PATH], who[DTI_LOCK_WHO], host[48];
+    DTI_TRY(dti_checkpoint_path(base, folder, DTI_CHECKPOINT_LOCK, path));
+    base->io_how = DTI_CHECKPOINT_FOLDER_HOW;
+    const dt_result made = dti_checkpoint_folder_make(base, folder);
+    base->io_how = NULL;
+    DTI_TRY(made);
+    dti_host_name(host, sizeof host);
+    snprintf(who, sizeof who, "process %ld on host %s", dti_process(), host);
+    *lock = -1;
+    const int held = dti_file_lock(path, who, lock);
+    if (held == 0)
+        return dti_fail(base, DT_ERROR_IO,
+                        "%s: another job writes to this .checkpoint.folder: %s; end it, or give "
+                        "each job a folder of its own",
+                        folder, *who ? dti_show(who).text : "a process that is not known");
+    if (held < 0)
+        *lock = -1;
     return DT_OK;
 }
 

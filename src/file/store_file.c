@@ -151,7 +151,7 @@ static void dti_store_save_remove_others(const dti_saving *s, char *path, size_t
         const bool other = dti_index_is_file_name(name, &number, &files) && s->files != files;
         if (!other && strcmp(name, s->files > 1 ? DTI_INDEX_ONE : DTI_INDEX_NAME) != 0)
             continue;
-        snprintf(path + size, DTI_INDEX_FILE_ROOM, "/%s", name);
+        snprintf(path + size, DTI_INDEX_FILE_ROOM + 1, "/%s", name);
         remove(path);
     }
     path[size] = 0;
@@ -167,7 +167,7 @@ static dt_result dti_store_save_files(dti_saving *s, char *path, size_t size, fl
             end++;
         if (s->files > 1)
             dti_index_file_name(name, file, s->files);
-        snprintf(path + size, DTI_INDEX_FILE_ROOM, "/%s", name);
+        snprintf(path + size, DTI_INDEX_FILE_ROOM + 1, "/%s", name);
         DTI_TRY(dti_store_save_file(s, path, first, end, buffer));
         first = end;
     }
@@ -177,7 +177,7 @@ static dt_result dti_store_save_files(dti_saving *s, char *path, size_t size, fl
     dti_text text = dti_text_open(dti_store_base(s->store));
     dti_index_begin(&text, s->items, s->count, s->file_of, s->files, &sum);
     dti_index_end(&text, NULL, s->files, sum);
-    snprintf(path + size, DTI_INDEX_FILE_ROOM, "/%s", DTI_INDEX_NAME);
+    snprintf(path + size, DTI_INDEX_FILE_ROOM + 1, "/%s", DTI_INDEX_NAME);
     return dti_text_write(&text, path);
 }
 
@@ -189,9 +189,9 @@ static dt_result dti_store_save_folder(dti_saving *s, const char *folder, float 
     if (!dti_folder_make(folder) && errno != EEXIST)
         return dti_fail(base, DT_ERROR_IO, "%s: the folder cannot be made: %s", folder,
                         strerror(errno));
-    char *path = dti_alloc(base, size + DTI_INDEX_FILE_ROOM);
+    char *path = dti_alloc(base, size + DTI_INDEX_FILE_ROOM + 1);
     DTI_HAVE(path);
-    snprintf(path, size + DTI_INDEX_FILE_ROOM, "%s/%s", folder, DTI_INDEX_NAME);
+    snprintf(path, size + DTI_INDEX_FILE_ROOM + 1, "%s/%s", folder, DTI_INDEX_NAME);
     if (s->files > 1)
         remove(path);
     const dt_result result = dti_store_save_files(s, path, size, buffer);

@@ -60,6 +60,29 @@ static dt_result dti_trainer_folder(dt_trainer *t) {
         &t->par, looks ? dti_checkpoint_folder_ready(t->base, t->desc.checkpoint.folder) : DT_OK);
 }
 
+/* Before the first checkpoint, on all ranks together. A rank of a lost job writes for all: rank 0
+ * may still have the lock. */
+static dt_result dti_trainer_lock(dt_trainer *t) {
+    const bool locks = t->par.mesh.rank == 0;
+    int lock = -1;
+    if (t->locked || t->par.lost)
+        return DT_OK;
+    const dt_result result = dti_agree_result(
+        &t->par,
+        locks ? dti_checkpoint_folder_lock(t->base, t->desc.checkpoint.folder, &lock) : DT_OK);
+    if (result && lock >= 0)
+        dti_stream_close(lock);
+    t->lock = lock;
+    t->locked = !result;
+    return result;
+}
+
+static void dti_trainer_unlock(dt_trainer *t) {
+    if (t->locked && t->lock >= 0)
+        dti_stream_close(t->lock);
+    t->locked = false;
+}
+
 DTI_PUBLIC(dt_trainer_checkpoint, (dt_trainer * t), t, DTI_OF(dt_trainer) | DTI_WITH, (t)) {
     DTI_TRY(dti_sharing_is_first(t, "saved"));
     if (!t->desc.checkpoint.folder)
@@ -67,7 +90,9 @@ DTI_PUBLIC(dt_trainer_checkpoint, (dt_trainer * t), t, DTI_OF(dt_trainer) | DTI_
                         ".checkpoint.folder is not set, and names where checkpoints go");
     DTI_TRY(dti_check_forked(t->base));
     DTI_TRY(dti_checkpoint_settle(t));
-    const dt_result result = dti_trainer_file(t, t->desc.checkpoint.folder, true);
+    dt_result result = dti_trainer_lock(t);
+    if (!result)
+        result = dti_trainer_file(t, t->desc.checkpoint.folder, true);
     t->tried = t->par.replicas[0].store->steps;
     if (!result) {
         t->saved = t->tried;

@@ -334,6 +334,7 @@ DTI_PUBLIC_VOID(dt_trainer_destroy, (dt_trainer * t), t, DTI_OF(dt_trainer) | DT
         dti_checkpoint_join(t, DTI_CHECKPOINT_GRACE_NS);
     dti_checkpoint_copy_free(t->base, t->copy);
     dti_free(t->base, t->parts);
+    dti_trainer_unlock(t);
     dti_loader_destroy(t->loader);
     dti_evaluation_free(t);
     dti_shared_free(t);

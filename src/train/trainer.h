@@ -94,6 +94,8 @@ struct dt_trainer {
     uint64_t checkpoints_failed; /* and why the newest of them did: */
     char checkpoint_error[DT_MAX_REASON_BYTES];
     dti_checkpoint_copy *copy;                /* of .background, where files are written */
+    bool locked;                              /* the folder, on all ranks, */
+    int lock;                                 /* by rank 0's file; -1: none */
     dti_checkpoint_parts *parts;              /* of .sharded: the newest; NULL: there was none */
     bool writing;                             /* the newest checkpoint, on all ranks */
     dti_step_batch begun[DTI_STEP_SLOTS_MAX]; /* as par.steps */
@@ -191,6 +193,7 @@ static dt_result dti_checkpoint_wait(dt_trainer *t);
 /* Until the thread here has ended, which waits for other ranks' parts so long at most. */
 #define DTI_CHECKPOINT_GRACE_NS UINT64_C(3000000000)
 static dt_result dti_checkpoint_join(dt_trainer *t, uint64_t wait_ns);
+static void dti_trainer_unlock(dt_trainer *t); /* of its folder */
 static dt_result dti_checkpoint_settle(dt_trainer *t);
 
 /* sharing.c: trainers that share replicas */

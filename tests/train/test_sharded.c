@@ -128,6 +128,8 @@ static void sharded_clean(const char *folder, int *entries) {
     }
     if (list)
         closedir(list);
+    snprintf(path, sizeof path, "%s/.dtrain.lock", folder);
+    remove(path);
     rmdir(folder);
 }
 
@@ -255,4 +257,38 @@ TEST(a_rank_that_dies_while_a_sharded_checkpoint_is_written_leaves_the_one_befor
         CHECK_TEXT(got.step == 3, "step %d", (int)got.step);
         CHECK(sharded_remove() == 3);
     }
+}
+
+/* Two jobs of one process each. */
+TEST(a_second_job_in_a_checkpoint_folder_is_told_who_has_it_until_that_ends) {
+    const sharded_job s = {.ranks = 1, .single = true, .folder = sharded_folder()};
+    job *j = job_new(2, &s);
+    rank *first = &j->at[0], *second = &j->at[1];
+    team_model m;
+    dt_trainer *t;
+    char who[64];
+    first->job = second->job = j;
+    const pid_t pid = fork(); /* the job is in memory that both have */
+    if (pid == 0) {
+        if (sharded_make(first, &m, &t))
+            EXPECT(first, dt_trainer_checkpoint(t) == DT_OK);
+        atomic_store(&first->stage, 1);
+        for (;;)
+            pause();
+    }
+    first->pid = pid;
+    CHECK(pid > 0 && job_await(j, 0, 1));
+    if (pid > 0 && sharded_make(second, &m, &t)) {
+        CHECK(dt_trainer_checkpoint(t) == DT_ERROR_IO);
+        snprintf(who, sizeof who, "process %ld on host ", (long)pid);
+        CHECK_CONTAINS(dt_ctx_error(m.ctx), who);
+        CHECK_CONTAINS(dt_ctx_error(m.ctx), "another job writes to this .checkpoint.folder");
+        kill(pid, SIGKILL);
+        waitpid(pid, &first->status, 0);
+        CHECK_TEXT(dt_trainer_checkpoint(t) == DT_OK, "%s", dt_ctx_error(m.ctx));
+        dt_ctx_destroy(m.ctx);
+    }
+    CHECK_TEXT(!first->failed[0] && !second->failed[0], "%s%s", first->failed, second->failed);
+    job_free(j);
+    sharded_remove();
 }

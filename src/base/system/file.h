@@ -55,6 +55,13 @@ static bool dti_folder_open(char *path, int *folder);
 /* Flushes a folder to the disk and closes it. False: see errno. -1 is fine. */
 static bool dti_folder_sync(int folder);
 
+/* Opens a file, made where it is not there, and holds it against all that ask the same, until it is
+ * closed or the process ends. `who` is written into it. 1: held; 0: another holds it, and `who` is
+ * what that wrote; -1: the system or the disk has no such locks, see errno. */
+#define DTI_LOCK_WHO 96
+static int dti_file_lock(const char *path, char who[DTI_LOCK_WHO], int *lock);
+static void dti_host_name(char *to, size_t size);
+
 /* Folders: where POSIX is hidden there are none, and errno is ENOSYS. */
 #if DTI_POSIX || defined _WIN32
 #define DTI_FOLDERS 1

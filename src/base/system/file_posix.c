@@ -323,6 +323,34 @@ static bool dti_file_rename(const char *from, const char *to) {
 
 /* ---- folders */
 
+#if DTI_POSIX && !defined __wasi__
+static int dti_file_lock(const char *path, char who[DTI_LOCK_WHO], int *lock) {
+    *lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (*lock < 0)
+        return -1;
+    const int held = flock(*lock, LOCK_EX | LOCK_NB) == 0 ? 1 : errno == EWOULDBLOCK ? 0 : -1;
+    if (held > 0 && ftruncate(*lock, 0) == 0 && dti_write_all(*lock, who, strlen(who)))
+        return held;
+    const int64_t got = held ? 0 : dti_stream_read(*lock, who, DTI_LOCK_WHO - 1);
+    const int error = errno;
+    who[DTI_MAX(got, 0)] = 0;
+    close(*lock);
+    errno = error;
+    return held ? -1 : 0;
+}
+
+static void dti_host_name(char *to, size_t size) {
+    *to = 0;
+    if (gethostname(to, size) != 0)
+        snprintf(to, size, "unknown");
+    to[size - 1] = 0;
+}
+#else
+DTI_ABSENT(int, dti_file_lock, (const char *path, char who[DTI_LOCK_WHO], int *lock),
+           (errno = ENOSYS, -1));
+DTI_ABSENT(void, dti_host_name, (char *to, size_t size), (void)(*to = 0));
+#endif
+
 #if DTI_POSIX
 static bool dti_folder_make(const char *path) {
     return mkdir(path, 0777) == 0;

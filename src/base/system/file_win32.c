@@ -174,6 +174,30 @@ static bool dti_file_rename(const char *from, const char *to) {
     return false;
 }
 
+/* Others may read it, to see who has it. */
+static int dti_file_lock(const char *path, char who[DTI_LOCK_WHO], int *lock) {
+    if (!_sopen_s(lock, path, _O_RDWR | _O_CREAT | _O_BINARY | _O_NOINHERIT, _SH_DENYWR,
+                  _S_IREAD | _S_IWRITE)) {
+        if (_chsize_s(*lock, 0) == 0 && dti_write_all(*lock, who, strlen(who)))
+            return 1;
+        _close(*lock);
+        return -1;
+    }
+    uint64_t size;
+    if (errno != EACCES || dti_stream_open(path, lock, &size))
+        return -1;
+    const int64_t got = dti_stream_read(*lock, who, DTI_LOCK_WHO - 1);
+    who[DTI_MAX(got, 0)] = 0;
+    dti_stream_close(*lock);
+    return 0;
+}
+
+static void dti_host_name(char *to, size_t size) {
+    DWORD room = (DWORD)size;
+    if (!GetComputerNameA(to, &room))
+        snprintf(to, size, "unknown");
+}
+
 /* ---- folders */
 
 static bool dti_folder_make(const char *path) {

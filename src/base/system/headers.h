@@ -12,6 +12,7 @@
 #include <windows.h>
 #include <io.h>
 #include <process.h>
+#include <share.h>
 #ifdef _MSC_VER /* clang-cl: MinGW links the one by itself, and is told of the other */
 #pragma comment(lib, "advapi32")
 #pragma comment(lib, "ws2_32")
@@ -38,6 +39,7 @@
 #define DTI_POSIX 1
 #include <dirent.h>
 #if !defined __wasi__
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #endif
 #else
