@@ -277,10 +277,11 @@ typedef struct dt_worker_desc {
 
 /* Where and when a trainer writes checkpoints.
  *
- * background: a thread writes, from a copy of the file's size that rank 0 keeps. A step waits only
- * for the copy. The next checkpoint, dt_trainer_wait, _load, _resume, _destroy and the end of a fit
- * wait for the thread. All but _destroy count a failure, and dt_trainer_wait returns it. The
- * thread's own memory is malloc's. UNSUPPORTED with a server.
+ * background: a thread writes, from a copy. Rank 0 keeps one of the file's size, and with .sharded
+ * each rank one of its part. A step waits only for the copy. The next checkpoint, dt_trainer_wait,
+ * _load, _resume, _destroy and the end of a fit wait for the thread. All but _destroy count a
+ * failure, and dt_trainer_wait returns it. The thread's own memory is malloc's. UNSUPPORTED with a
+ * server.
  *
  * sharded: a checkpoint is a folder, to which each rank writes the tensors of which it has most. So
  * does dt_trainer_save. All ranks must see it. dt_trainer_load and dt_trainer_resume read both
@@ -528,7 +529,8 @@ DT_API dt_result dt_trainer_set_coefficient(dt_trainer *trainer, int loss, doubl
 /* Saves all state that training changes: parameters, buffers, optimizer state, step, sample order,
  * number of batch slices. Nothing in the file depends on devices or ranks. All ranks call it; rank
  * 0 writes, and all get its result.
- * path: matters only on rank 0, until a rank is lost.
+ * path: matters only on rank 0, until a rank is lost. With .checkpoint.sharded it is a folder that
+ * all ranks write to, and must be the same on all.
  * Errors: IO (training can continue), MEMORY, INVALID (a server's worker), REVOKED (the job has
  * ended, and lost ranks had part of the state).
  *

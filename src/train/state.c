@@ -431,19 +431,54 @@ static dt_result dti_state_room_make(dt_trainer *t, dti_state_room *room) {
     return result;
 }
 
+static uint32_t dti_state_walk_all(void *user, uint32_t param, uint32_t array) {
+    return DTI_VALUES_ALL;
+}
+
+/* Whether each rank reads what it has by itself: of a checkpoint in parts, which all see. Then all
+ * have it open: *own is another rank's, and its items are listed. */
+static dt_result dti_state_open_all(dt_trainer *t, const dti_checkpoint *c, dti_state_file *f,
+                                    dti_checkpoint **own, bool *all) {
+    char path[DTI_CHECKPOINT_PATH] = "";
+    const uint64_t version = f->words[DTI_STATE_VERSION];
+    if (c && c->part_count && strlen(c->path) < sizeof path)
+        memcpy(path, c->path, strlen(c->path));
+    DTI_TRY(dti_ranks_tell(&t->par, path, sizeof path, DT_U8));
+    *all = path[0] != 0;
+    if (!*all || c)
+        return dti_agree_result(&t->par, DT_OK);
+    t->base->io_how = DTI_CHECKPOINT_SEEN;
+    dt_result result = dti_weights_open(t->base, path, own);
+    t->base->io_how = NULL;
+    if (!result) {
+        dti_state_close(f);
+        *f = dti_trainer_state(t, f->words, version);
+        result = dti_trainer_state_open(f);
+    }
+    return dti_agree_result(&t->par, result);
+}
+
 /* What fails in the middle leaves values of two states: the job is over. */
 static dt_result dti_state_values_apart(dt_trainer *t, const dti_checkpoint *c, dti_state_file *f,
                                         const dti_state_room *room) {
     dti_parallel *par = &t->par;
     const dt_store *s = par->replicas[0].store;
-    dti_state_walk w = {.f = f, .c = c};
-    const dti_values_file file = {.user = &w, .move = dti_state_walk_read};
+    dti_checkpoint *own = NULL;
+    bool all = false;
+    const dt_result opened = dti_state_open_all(t, c, f, &own, &all);
+    if (opened) {
+        dt_safetensors_close(own);
+        return opened;
+    }
+    dti_state_walk w = {.f = f, .c = own ? own : c};
+    const dti_values_file file = {&w, dti_state_walk_read, all ? dti_state_walk_all : NULL};
     dt_result result =
         dti_agree_result(par, par->mesh.rank == 0 ? dti_state_counts(f, c, room->counts) : DT_OK);
     if (!result)
         result = dti_ranks_tell(par, room->counts, s->layout.param_count, DT_I32);
     if (!result)
         result = dti_agree_result(par, dti_values_load(par, &file, 1 + s->moments, room->piece));
+    dt_safetensors_close(own);
     if (!result)
         result = dti_agree_result(par, dti_values_counted(par, room->counts));
     if (!result && par->kept)

@@ -14,6 +14,7 @@ typedef struct sharded_job {
     int resumes, steps;        /* makes so many, with a checkpoint after each */
     dt_result expects;
     char reason[200];
+    bool unseen; /* rank 1 has another folder */
 } sharded_job;
 
 static bool sharded_make(rank *r, team_model *m, dt_trainer **t) {
@@ -30,7 +31,7 @@ static bool sharded_make(rank *r, team_model *m, dt_trainer **t) {
     d.parallel.batch_slices = 4;
     d.accumulate = 2;
     d.parallel.zero_stage = s->level;
-    d.checkpoint.folder = s->folder;
+    d.checkpoint.folder = s->unseen && r->index ? "/tmp/dtrain-unseen" : s->folder;
     d.checkpoint.keep = 2;
     d.checkpoint.sharded = !s->single;
     d.checkpoint.background = s->background;
@@ -80,6 +81,11 @@ static void sharded_write(rank *r) {
     }
     if (s->dies_at)
         EXPECT_TEXT(r, result != DT_OK, "rank 1 is gone");
+    else if (s->unseen)
+        EXPECT_TEXT(r,
+                    result == DT_ERROR_IO &&
+                        strstr(dt_ctx_error(m.ctx), "to a folder that all ranks see"),
+                    "%s", dt_ctx_error(m.ctx));
     else
         EXPECT_TEXT(r, !result, "%s", dt_ctx_error(m.ctx));
     dt_ctx_destroy(m.ctx);
@@ -257,6 +263,13 @@ TEST(a_rank_that_dies_while_a_sharded_checkpoint_is_written_leaves_the_one_befor
         CHECK_TEXT(got.step == 3, "step %d", (int)got.step);
         CHECK(sharded_remove() == 3);
     }
+}
+
+TEST(a_sharded_checkpoint_in_a_folder_that_not_all_ranks_see_is_refused_on_all) {
+    sharded_job w = {.ranks = 2, .replicas = 2, .steps = 1, .unseen = true};
+    w.folder = sharded_folder();
+    sharded_run(&w, NULL);
+    CHECK(sharded_remove() == 0);
 }
 
 /* Two jobs of one process each. */
