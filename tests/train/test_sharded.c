@@ -265,6 +265,29 @@ TEST(a_rank_that_dies_while_a_sharded_checkpoint_is_written_leaves_the_one_befor
     }
 }
 
+/* Rank 0, which writes the index, or rank 1, at any time of writing. */
+TEST(a_rank_that_is_killed_at_any_time_of_a_sharded_checkpoint_leaves_a_whole_newest) {
+    for (int i = 0; i < 8 && test_now.failures < 3; i++) {
+        sharded_job w = {.ranks = 2, .stages = 2, .steps = 60, .dies_at = 1000};
+        w.folder = sharded_folder();
+        w.background = i % 4 > 1;
+        job *j = job_new(2, &w);
+        const int victim = i % 2;
+        j->at[victim].doomed = true;
+        job_start(j, sharded_write);
+        CHECK(job_await(j, victim, 2));
+        job_sleep_us(300 + 700 * i);
+        job_signal(j, victim, SIGKILL);
+        job_end(j);
+        job_free(j);
+        sharded_job s = {.ranks = 2, .replicas = 2, .resumes = 1, .steps = 1};
+        s.folder = sharded_folder();
+        const step_record got = sharded_run(&s, NULL);
+        CHECK_TEXT(got.step >= 2, "step %d", (int)got.step);
+        CHECK(sharded_remove() == 3);
+    }
+}
+
 TEST(a_sharded_checkpoint_in_a_folder_that_not_all_ranks_see_is_refused_on_all) {
     sharded_job w = {.ranks = 2, .replicas = 2, .steps = 1, .unseen = true};
     w.folder = sharded_folder();
