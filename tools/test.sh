@@ -66,7 +66,8 @@ sanitized_tests() {
     header
     out=build/$sanitize level=-O1
     case $CC in *clang*) level="-O0 -D__SANITIZE_$(echo "$sanitize" | tr a-z A-Z)__" ;; esac
-    CFLAGS="$level -fno-omit-frame-pointer -DDT_NO_VULKAN $checks"
+    # -g1 names functions and lines; to follow variables takes GCC a sixth of the compilation.
+    CFLAGS="$level -g1 -fno-omit-frame-pointer -DDT_NO_VULKAN $checks"
     mkdir -p $out
     alone=$(echo "$*" | sed 's/ /|/g')
     build_tests

@@ -39,7 +39,7 @@ build_test() {
     if newer "$object" $sources; then return 0; fi
     say "$CC $1"
     # shellcheck disable=SC2086
-    "$CC" $CFLAGS $(test_level "$1") $readers -g $warnings $here -Itests -c "$1" -o "$object"
+    "$CC" -g $CFLAGS $(test_level "$1") $readers $warnings $here -Itests -c "$1" -o "$object"
 }
 
 link_tests() {
@@ -65,7 +65,7 @@ build_comm_tests() {
     fi
     say "$CC tests/comm/main.c"
     # shellcheck disable=SC2086 # words are meant
-    "$CC" $CFLAGS $secure -g $warnings $here -Itests tests/comm/main.c tests/harness.c \
+    "$CC" -g $CFLAGS $secure $warnings $here -Itests tests/comm/main.c tests/harness.c \
         -o $out/dtest_comm $LIBS $secure_libs
 }
 
