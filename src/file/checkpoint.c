@@ -240,15 +240,19 @@ static const dti_weights_file *dti_checkpoint_known(const dti_checkpoint *c,
     return NULL;
 }
 
-static dt_result dti_checkpoint_check_parts(const dti_checkpoint *c) {
+static dt_result dti_checkpoint_check_parts(const dti_checkpoint *c, uint32_t share,
+                                            uint32_t shares) {
     if (!c->file_count || c->map_sum != c->header_crc)
         return dti_fail(c->base, DT_ERROR_FORMAT, "%s: not the index of a checkpoint, or damaged",
                         c->path);
     for (size_t i = 0; i < c->part_count; i++) {
         dti_checkpoint *part = c->parts[i];
         const dti_weights_file *known = dti_checkpoint_known(c, part);
-        DTI_TRY(dti_checkpoint_check(part));
-        if (!known || known->bytes != part->reader.size || known->sum != part->map_sum)
+        part->checked = i % shares == share;
+        if (part->checked)
+            DTI_TRY(dti_checkpoint_check(part));
+        if (!known || known->bytes != part->reader.size ||
+            (part->checked && known->sum != part->map_sum))
             return dti_fail(c->base, DT_ERROR_FORMAT,
                             "%s: it is whole, but of another checkpoint than its index, %s",
                             part->path, c->path);
@@ -266,11 +270,14 @@ static dt_result dti_checkpoint_no_index(dti_base *base, const char *path, dt_re
                     path);
 }
 
-static dt_result dti_checkpoint_open(dti_base *base, const char *path, dti_checkpoint **out) {
+static dt_result dti_checkpoint_open_share(dti_base *base, const char *path, uint32_t share,
+                                           uint32_t shares, dti_checkpoint **out) {
     dt_result result = dti_weights_open(base, path, out);
     if (result)
         return dti_checkpoint_no_index(base, path, result);
-    result = (*out)->part_count ? dti_checkpoint_check_parts(*out) : dti_checkpoint_check(*out);
+    result = (*out)->part_count ? dti_checkpoint_check_parts(*out, share, shares)
+                                : dti_checkpoint_check(*out);
+    (*out)->checked = true;
     if (result) {
         dt_safetensors_close(*out);
         *out = NULL;
@@ -279,6 +286,14 @@ static dt_result dti_checkpoint_open(dti_base *base, const char *path, dti_check
         dti_weights_sort(*out, dti_weights_less_name, (*out)->by_name, (*out)->count);
     }
     return result;
+}
+
+static dt_result dti_checkpoint_open(dti_base *base, const char *path, dti_checkpoint **out) {
+    return dti_checkpoint_open_share(base, path, 0, 1, out);
+}
+
+static bool dti_checkpoint_is_checked(const dti_checkpoint *c, int index) {
+    return c->items[index].file->checked;
 }
 
 static int dti_checkpoint_index(const dti_checkpoint *c, const char *name) {

@@ -39,6 +39,10 @@ static dt_result dti_checkpoint_write(dti_base *base, const char *path,
 /* Reads a file once, through a buffer, and checks everything. FORMAT: not safetensors, truncated,
  * no checksums, or one that is wrong (names the tensor). */
 static dt_result dti_checkpoint_open(dti_base *base, const char *path, dti_checkpoint **out);
+/* The same of one of the ranks that share the reading: of parts only each `shares`th is checked. */
+static dt_result dti_checkpoint_open_share(dti_base *base, const char *path, uint32_t share,
+                                           uint32_t shares, dti_checkpoint **out);
+static bool dti_checkpoint_is_checked(const dti_checkpoint *c, int index); /* a tensor is, here */
 /* FORMAT: what the tensors mean is wrong. desc: the description whose member allows it. */
 typedef dt_result dti_checkpoint_check_fn(const dti_checkpoint *c, const char *path,
                                           const char *desc);

@@ -19,7 +19,8 @@ struct dt_safetensors {
     dti_base *base;
     char *path; /* for messages */
     dti_reader reader;
-    bool open; /* the reader is */
+    bool open;    /* the reader is */
+    bool checked; /* against its checksums, here */
     char *header;
     uint32_t header_crc; /* CRC32C of the file's bytes up to the data */
     char *data;          /* behind the header; NULL: in the file */

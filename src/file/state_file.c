@@ -275,7 +275,8 @@ static dt_result dti_state_finite(const dti_checkpoint *c, const char *path, con
     char *buffer = dti_alloc(c->base, (size_t)DTI_WEIGHTS_CHUNK);
     dt_result result = buffer ? DT_OK : DT_ERROR_MEMORY;
     for (int i = 0; i < (int)c->count && !result; i++)
-        result = dti_state_finite_one(c, i, path, desc, buffer);
+        if (dti_checkpoint_is_checked(c, i))
+            result = dti_state_finite_one(c, i, path, desc, buffer);
     dti_free(c->base, buffer);
     return result;
 }

@@ -435,27 +435,37 @@ static uint32_t dti_state_walk_all(void *user, uint32_t param, uint32_t array) {
     return DTI_VALUES_ALL;
 }
 
-/* Whether each rank reads what it has by itself: of a checkpoint in parts, which all see. Then all
- * have it open: *own is another rank's, and its items are listed. */
-static dt_result dti_state_open_all(dt_trainer *t, const dti_checkpoint *c, dti_state_file *f,
-                                    dti_checkpoint **own, bool *all) {
-    char path[DTI_CHECKPOINT_PATH] = "";
-    const uint64_t version = f->words[DTI_STATE_VERSION];
-    if (c && c->part_count && strlen(c->path) < sizeof path)
-        memcpy(path, c->path, strlen(c->path));
+/* A checkpoint in parts is one that all ranks see, and read by themselves: *c of others too. Each
+ * checks some of the parts. */
+static dt_result dti_state_open_all(dt_trainer *t, dti_checkpoint **c) {
+    char path[DTI_CHECKPOINT_PATH] = ""; /* and rank 0's .allow_nonfinite */
+    char *any = &path[sizeof path - 1];
+    const dti_mesh *mesh = &t->par.mesh;
+    const size_t size = *c && (*c)->part_count ? strlen((*c)->path) : 0;
+    dt_result result = DT_OK;
+    if (size >= sizeof path - 1)
+        result = dti_fail(t->base, DT_ERROR_INVALID, "%.100s...: a path of %zu bytes; at most %d",
+                          (*c)->path, size, DTI_CHECKPOINT_PATH - 2);
+    else if (size) {
+        memcpy(path, (*c)->path, size);
+        *any = t->par.replicas[0].store->allow_nonfinite;
+    }
     DTI_TRY(dti_ranks_tell(&t->par, path, sizeof path, DT_U8));
-    *all = path[0] != 0;
-    if (!*all || c)
-        return dti_agree_result(&t->par, DT_OK);
-    t->base->io_how = DTI_CHECKPOINT_SEEN;
-    dt_result result = dti_weights_open(t->base, path, own);
-    t->base->io_how = NULL;
-    if (!result) {
-        dti_state_close(f);
-        *f = dti_trainer_state(t, f->words, version);
-        result = dti_trainer_state_open(f);
+    if (path[0] && !*c) {
+        t->base->io_how = DTI_CHECKPOINT_SEEN;
+        result = dti_checkpoint_open_share(t->base, path, mesh->rank, mesh->world, c);
+        t->base->io_how = NULL;
+        if (!result && !*any)
+            result = dti_state_finite(*c, path, "dt_trainer_desc");
     }
     return dti_agree_result(&t->par, result);
+}
+
+/* The items, on ranks that have not checked the file. */
+static dt_result dti_state_list(dt_trainer *t, dti_state_file *f) {
+    dti_state_close(f);
+    *f = dti_trainer_state(t, f->words, f->words[DTI_STATE_VERSION]);
+    return dti_trainer_state_open(f);
 }
 
 /* What fails in the middle leaves values of two states: the job is over. */
@@ -463,14 +473,9 @@ static dt_result dti_state_values_apart(dt_trainer *t, const dti_checkpoint *c, 
                                         const dti_state_room *room) {
     dti_parallel *par = &t->par;
     const dt_store *s = par->replicas[0].store;
-    dti_checkpoint *own = NULL;
-    bool all = false;
-    const dt_result opened = dti_state_open_all(t, c, f, &own, &all);
-    if (opened) {
-        dt_safetensors_close(own);
-        return opened;
-    }
-    dti_state_walk w = {.f = f, .c = own ? own : c};
+    const bool all = c && c->part_count;
+    DTI_TRY(dti_agree_result(par, all && par->mesh.rank ? dti_state_list(t, f) : DT_OK));
+    dti_state_walk w = {.f = f, .c = c};
     const dti_values_file file = {&w, dti_state_walk_read, all ? dti_state_walk_all : NULL};
     dt_result result =
         dti_agree_result(par, par->mesh.rank == 0 ? dti_state_counts(f, c, room->counts) : DT_OK);
@@ -478,7 +483,6 @@ static dt_result dti_state_values_apart(dt_trainer *t, const dti_checkpoint *c, 
         result = dti_ranks_tell(par, room->counts, s->layout.param_count, DT_I32);
     if (!result)
         result = dti_agree_result(par, dti_values_load(par, &file, 1 + s->moments, room->piece));
-    dt_safetensors_close(own);
     if (!result)
         result = dti_agree_result(par, dti_values_counted(par, room->counts));
     if (!result && par->kept)
@@ -541,12 +545,14 @@ static dt_result dti_state_load(dt_trainer *t, const char *path) {
     dti_state_file f = {.base = t->base, .words = words, .model = dti_text_open(t->base)};
     dt_result result = DT_OK;
     if (t->par.mesh.rank == 0) {
-        result = path ? dti_checkpoint_open(t->base, path, &c)
+        result = path ? dti_checkpoint_open_share(t->base, path, 0, t->par.mesh.world, &c)
                       : dti_fail(t->base, DT_ERROR_INVALID, "the path to load from is NULL");
         if (!result)
             result = dti_state_check(t, path, c, &f);
     }
     result = dti_agree_result(&t->par, result);
+    if (!result)
+        result = dti_state_open_all(t, &c);
     if (!result)
         result = dti_state_spread(t, c, &f);
     dt_safetensors_close(c);
