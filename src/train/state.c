@@ -208,7 +208,8 @@ static dt_result dti_state_write_apart(dt_trainer *t, dti_state_file *f, dti_che
                                        dt_result own) {
     dti_parallel *par = &t->par;
     dti_state_walk w = {.f = f, .file = file};
-    const dti_values_file values = {&w, dti_state_walk_write, dti_state_walk_rank};
+    const dti_values_file values = {
+        .user = &w, .move = dti_state_walk_write, .rank = dti_state_walk_rank};
     const size_t params = f->store->layout.param_count;
     uint32_t *counts = dti_alloc_array(t->base, params + 1, sizeof *counts);
     char *piece = dti_alloc(t->base, DTI_AGREE_PIECE);

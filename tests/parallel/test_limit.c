@@ -1,6 +1,6 @@
 /* Models that are larger than a rank: parameters, gradients and moments take 3 times what a rank's
- * limit of address space leaves it. Ranks create such a model, train, save, and go on from the file
- * of one process without a limit, with its bits and files. */
+ * limit of address space leaves it. Ranks create such a model, train, evaluate, predict, save by
+ * parts, and go on in another mesh, with the bits of one process without a limit. */
 #include "parallel/train_processes.h"
 
 #if defined __linux__ && !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
@@ -18,15 +18,19 @@ enum {
 
 typedef struct limit_case {
     const char *what;
-    dt_parallel_desc mesh;
-    bool evaluates; /* without room for all values */
+    dt_parallel_desc mesh[2]; /* of the first step, and of the second */
 } limit_case;
+
+/* What one process found, and what ranks found. */
+enum { LIMIT_LOSS, LIMIT_PREDICTION, LIMIT_FOUND = 4 };
 
 typedef struct limit_model {
     dt_ctx *ctx;
     dt_graph *graph;
     dt_optim_desc optim;
     dt_trainer_desc desc;
+    dt_tensor y;
+    float out[2 * LIMIT_RANKS * LIMIT_SIZE];
     float rows[2 * LIMIT_RANKS * LIMIT_SIZE];
 } limit_model;
 
@@ -40,6 +44,7 @@ static bool limit_make(limit_model *m) {
         snprintf(name, sizeof name, "layer%d", i);
         h = dt_tanh(dt_nn_linear(h, name, LIMIT_SIZE));
     }
+    m->y = h;
     for (int i = 0; i < 2 * LIMIT_RANKS * LIMIT_SIZE; i++)
         m->rows[i] = (float)(i * 37 % 101) / 101.0f - 0.5f;
     m->optim =
@@ -66,63 +71,82 @@ static bool limit_set(void) {
     return read && !setrlimit(RLIMIT_AS, &(struct rlimit){most, most});
 }
 
-/* A step from the file `load`, or from the beginning. No comm: on one device. */
-static dt_result limit_train(const limit_case *c, dt_comm *comm, const char *load, const char *save,
-                             char text[1200]) {
+/* The loss over the set, by its bits, and what the model makes of it. */
+static dt_result limit_look(limit_model *m, dt_trainer *t, uint64_t found[2]) {
+    dt_train_report report;
+    const dt_dataset *data = &m->desc.data;
+    dt_result result = dt_trainer_evaluate(t, data, 1, &report);
+    if (!result)
+        result = dt_trainer_predict(t, data, m->y, 1, m->out, sizeof m->out);
+    memcpy(&found[LIMIT_LOSS], &report.loss, sizeof report.loss);
+    for (size_t i = 0; i < sizeof m->out / sizeof *m->out; i++) {
+        uint32_t bits;
+        memcpy(&bits, &m->out[i], sizeof bits);
+        found[LIMIT_PREDICTION] = (found[LIMIT_PREDICTION] ^ bits) * 1099511628211u;
+    }
+    return result;
+}
+
+/* Step `which` of a case, from the file `load` or from the beginning. No comm: on one device. */
+static dt_result limit_train(const limit_case *c, int which, dt_comm *comm, const char *load,
+                             const char *save, rank *r) {
     static limit_model m;
     dt_trainer *t = NULL;
     if (!limit_make(&m))
         return DT_ERROR_MEMORY;
     if (comm)
-        m.desc.parallel = c->mesh;
-    m.desc.parallel.batch_slices = c->mesh.batch_slices;
+        m.desc.parallel = c->mesh[which];
+    m.desc.parallel.batch_slices = c->mesh[which].batch_slices;
     m.desc.parallel.bucket_bytes = 1 << 19;
     m.desc.comm = comm;
     m.desc.devices = "cpu";
+    m.desc.checkpoint.sharded = comm && !which;
     dt_result result = dt_trainer_create(m.graph, &m.desc, &t);
     if (!result && load)
         result = dt_trainer_load(t, load);
     if (!result)
         result = dt_trainer_step(t, NULL);
-    if (!result && c->evaluates)
-        result = dt_trainer_evaluate(t, &m.desc.data, 0, NULL);
+    if (!result)
+        result = limit_look(&m, t, &r->numbers[2 * which]);
     if (!result)
         result = dt_trainer_save(t, save);
-    snprintf(text, 1200, "%s", result ? dt_ctx_error(m.ctx) : "");
+    snprintf(r->text, sizeof r->text, "%s", result ? dt_ctx_error(m.ctx) : "");
     dt_ctx_destroy(m.ctx);
     return result;
 }
 
 static const char limit_alone_1[] = "build/limit_alone_1", limit_alone_2[] = "build/limit_alone_2",
-                  limit_ranks_1[] = "build/limit_ranks_1", limit_ranks_2[] = "build/limit_ranks_2";
+                  limit_parts[] = "build/limit_parts", limit_ranks_2[] = "build/limit_ranks_2";
 
 /* One process without a limit. */
 static void limit_alone(rank *r) {
     const limit_case *c = r->job->arg;
-    dt_result result = limit_train(c, NULL, NULL, limit_alone_1, r->text);
+    dt_result result = limit_train(c, 0, NULL, NULL, limit_alone_1, r);
     if (!result)
-        result = limit_train(c, NULL, limit_alone_1, limit_alone_2, r->text);
+        result = limit_train(c, 1, NULL, limit_alone_1, limit_alone_2, r);
     EXPECT_TEXT(r, !result, "%s", r->text);
 }
 
-/* The second step goes on from that one's file. */
 static void limit_rank(rank *r) {
     const limit_case *c = r->job->arg;
     if (!EXPECT(r, limit_set()))
         return;
-    if (r->index == 0) /* it does not fit */
-        EXPECT(r, limit_train(c, NULL, NULL, limit_ranks_1, r->text) == DT_ERROR_MEMORY);
-    dt_result result = limit_train(c, r->comm, NULL, limit_ranks_1, r->text);
-    if (EXPECT_TEXT(r, !result, "from the beginning: %s", r->text))
-        result = limit_train(c, r->comm, limit_alone_1, limit_ranks_2, r->text);
-    EXPECT_TEXT(r, !result, "from a file: %s", r->text);
+    dt_result result = limit_train(c, 0, r->comm, NULL, limit_parts, r);
+    if (EXPECT_TEXT(r, !result, "the first step: %s", r->text))
+        result = limit_train(c, 1, r->comm, limit_parts, limit_ranks_2, r);
+    EXPECT_TEXT(r, !result, "the second step: %s", r->text);
+    if (r->index == 0) /* alone it does not fit */
+        EXPECT(r, limit_train(c, 0, NULL, NULL, limit_alone_1, r) == DT_ERROR_MEMORY);
 }
 
-static bool limit_job(const limit_case *c, int ranks, void (*run)(rank *r)) {
+static bool limit_job(const limit_case *c, int ranks, void (*run)(rank *r),
+                      uint64_t found[LIMIT_FOUND]) {
     job *j = job_new(ranks, c);
     if (j)
         j->tcp = true;
     const bool fine = j && job_run(j, run);
+    if (fine)
+        memcpy(found, j->at[ranks - 1].numbers, LIMIT_FOUND * sizeof *found);
     job_free(j);
     return CHECK_TEXT(fine, "%s", c->what);
 }
@@ -142,21 +166,26 @@ static bool limit_same(const char *a, const char *b) {
     return same;
 }
 
-TEST(a_model_of_3_times_a_ranks_memory_trains_saves_and_resumes) {
+TEST(a_model_of_3_times_a_ranks_memory_trains_validates_saves_and_resumes) {
     static const limit_case cases[] = {
-        {"a pipeline", {.pipeline = LIMIT_RANKS, .batch_slices = 2}, false},
-        {"ZeRO-3", {.zero_stage = DT_SHARD_PARAMETERS, .batch_slices = LIMIT_RANKS}, false},
+        {"a pipeline",
+         {{.pipeline = LIMIT_RANKS, .batch_slices = 1},
+          {.pipeline = LIMIT_RANKS, .batch_slices = 1}}},
+        {"ZeRO-3, then ZeRO-3 in each of four stages",
+         {{.zero_stage = DT_SHARD_PARAMETERS, .batch_slices = LIMIT_RANKS},
+          {.zero_stage = DT_SHARD_PARAMETERS, .pipeline = 4, .batch_slices = LIMIT_RANKS}}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const limit_case *c = &cases[i];
-        if (limit_job(c, 1, limit_alone) && limit_job(c, LIMIT_RANKS, limit_rank))
-            CHECK_TEXT(limit_same(limit_alone_1, limit_ranks_1) &&
-                           limit_same(limit_alone_2, limit_ranks_2),
-                       "%s: other bits", c->what);
+        uint64_t one[LIMIT_FOUND], all[LIMIT_FOUND];
+        if (limit_job(c, 1, limit_alone, one) && limit_job(c, LIMIT_RANKS, limit_rank, all)) {
+            CHECK_TEXT(!memcmp(one, all, sizeof one), "%s: another loss or prediction", c->what);
+            CHECK_TEXT(limit_same(limit_alone_2, limit_ranks_2), "%s: other bits", c->what);
+        }
         remove(limit_alone_1);
         remove(limit_alone_2);
-        remove(limit_ranks_1);
         remove(limit_ranks_2);
+        CHECK(!system("rm -rf build/limit_parts"));
     }
 }
 #endif
