@@ -225,6 +225,16 @@ static void dti_evaluation_share(void *user, uint32_t rows, uint32_t *first, uin
     *count = last + n - *first;
 }
 
+static dt_result dti_evaluation_columns(const dt_trainer *t, const dt_dataset *data) {
+    if (data->stream)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "the set is a stream (dt_dataset.stream), which is only to train on; give "
+                        "one with .rows and .columns[].data, or .sample");
+    for (uint32_t c = 0; c < DT_MAX_COLUMNS && dti_is_set(data->columns[c].input); c++)
+        DTI_TRY(dti_trainer_column(t, data->columns[c].input, c));
+    return DT_OK;
+}
+
 /* threaded: for reading it. */
 static dt_result dti_evaluation_open(dt_trainer *t, const dt_dataset *data, uint32_t batch,
                                      bool threaded, dti_loader **out) {
@@ -236,18 +246,24 @@ static dt_result dti_evaluation_open(dt_trainer *t, const dt_dataset *data, uint
                          .user = t,
                          .share_max = batch};
     const uint32_t replicas = t->par.job.replicas;
-    dt_result result = DT_OK;
     uint32_t first;
     t->evaluation.each = (batch + replicas - 1) / replicas;
     if (dti_pipe_of(&t->par))
         dti_evaluation_share(t, batch, &first, &d.share_max);
-    if (data->stream)
-        return dti_fail(t->base, DT_ERROR_INVALID,
-                        "the set is a stream (dt_dataset.stream), which is only to train on; give "
-                        "one with .rows and .columns[].data, or .sample");
-    for (uint32_t c = 0; c < DT_MAX_COLUMNS && dti_is_set(data->columns[c].input) && !result; c++)
-        result = dti_trainer_column(t, data->columns[c].input, c);
-    return result ? result : dti_loader_create(t->base, &d, out);
+    DTI_TRY(dti_evaluation_columns(t, data));
+    return dti_loader_create(t->base, &d, out);
+}
+
+static dt_result dti_evaluation_set(dt_trainer *t, const dt_dataset *data) {
+    const dti_evaluation *v = &t->evaluation;
+    const uint32_t local = t->par.job.local;
+    for (uint32_t i = 0; i < 2 * local; i++) {
+        const dt_program *p = i < local ? v->full[i] : v->tail[i - local];
+        bool reads = false;
+        if (p)
+            DTI_TRY(dti_replica_failed(&t->par, i % local, dti_program_set(p, data, NULL, &reads)));
+    }
+    return DT_OK;
 }
 
 /* Programs and samples before the first batch. */
@@ -262,6 +278,8 @@ static dt_result dti_evaluation_begin(dt_trainer *t, const dt_dataset *data, uin
         result = dti_evaluation_open(t, data, batch, true, loader);
     if (!result)
         result = dti_evaluation_make(t, data->rows, batch);
+    if (!result)
+        result = dti_evaluation_set(t, data);
     if (!result)
         result = dti_loader_seek(*loader, 0, 0, 0);
     if (!result)
@@ -304,6 +322,7 @@ static dt_result dti_evaluation_grid_open(dt_trainer *t, const dt_dataset *data,
     DTI_HAVE(v->terms);
     memset(v->terms, 0, DTI_TERMS_WIDTH * sizeof *v->terms);
     DTI_TRY(dti_shared_put(t));
+    DTI_TRY(dti_evaluation_columns(t, data));
     DTI_TRY(dti_forward_inputs(&t->par, d, data));
     DTI_TRY(dti_evaluation_open(t, data, dti_forward_batch(&t->par, d), true, out));
     return dti_loader_seek(*out, 0, 0, 0);

@@ -354,6 +354,41 @@ TEST(a_sample_or_label_that_fails_on_one_rank_ends_its_evaluation_on_all_and_the
     }
 }
 
+/* Neither what an older set had in a column, nor the end of a job whose shards would be lost. */
+static void forward_forgets(rank *r) {
+    const forward_job *c = r->job->arg;
+    forward_model m;
+    dt_trainer *t = NULL;
+    dt_trainer_desc d;
+    dt_train_report report;
+    EXPECT_TEXT(r, !forward_open(r, &m, &c->shape, &d, &t), "%s", dt_ctx_error(m.team.ctx));
+    dt_dataset few = d.data;
+    few.columns[1] = (dt_column){0};
+    for (int i = 0; i < 2 && t; i++) {
+        const dt_result result = dt_trainer_evaluate(t, &few, 7, &report);
+        EXPECT_TEXT(r,
+                    result == DT_ERROR_INVALID &&
+                        strstr(dt_ctx_error(m.team.ctx), "input 't' has no column in the set"),
+                    "%d, %d: %s", i, (int)result, dt_ctx_error(m.team.ctx));
+        EXPECT_TEXT(r, !dt_trainer_step(t, NULL) && !dt_trainer_evaluate(t, &d.data, 7, &report),
+                    "%s", dt_ctx_error(m.team.ctx));
+    }
+    dt_ctx_destroy(m.team.ctx);
+}
+
+TEST(a_set_without_a_column_is_an_error_also_after_one_that_has_it) {
+    static const forward_job jobs[] = {{.shape = {.replicas = 1}},
+                                       {.shape = {.replicas = 2, .zero_stage = 1}},
+                                       {.shape = {.replicas = 2, .zero_stage = 3}},
+                                       {.shape = {.stages = 2}}};
+    for (int i = 0; i < 4; i++) {
+        job *j = job_new(i ? 2 : 1, &jobs[i]);
+        if (!CHECK_TEXT(j && job_run(j, forward_forgets), "mesh %d", i) && !j)
+            return;
+        job_free(j);
+    }
+}
+
 static void forward_die(rank *r) {
     const forward_job *c = r->job->arg;
     forward_model m;

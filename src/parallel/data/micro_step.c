@@ -49,6 +49,30 @@ static dt_result dti_batch_write(const dti_batch *batch, uint32_t row, uint32_t 
     return DT_OK;
 }
 
+/* Before an evaluation: whether each input of a program has a column in the set, or else no samples
+ * and a value. What an older set had there counts no more. *reads: true where there is a column. */
+static dt_result dti_program_set(const dt_program *p, const dt_dataset *data,
+                                 const uint32_t *stands, bool *reads) {
+    const dti_code *code = dti_program_code(p);
+    for (uint32_t i = 0; i < code->binding_count; i++) {
+        const dti_binding *binding = &code->bindings[i];
+        const dti_node *n = &code->work->nodes[binding->node];
+        int c = dti_dataset_columns(data) - 1;
+        if (binding->output || n->values || n->attr.i[2]) /* another chunk's */
+            continue;
+        while (c >= 0 && (stands ? stands[data->columns[c].input.id]
+                                 : data->columns[c].input.id) != binding->node)
+            c--;
+        *reads = *reads || c >= 0;
+        if (c < 0 && (n->samples || !p->written[i]))
+            return dti_fail(p->base, DT_ERROR_INVALID,
+                            n->samples ? "input '%s' has no column in the set; give one"
+                                       : "input '%s' was never written",
+                            n->label);
+    }
+    return DT_OK;
+}
+
 /* The labels among them, as dti_batch_write checks what it writes. */
 static dt_result dti_batch_look(const dti_batch *batch, uint32_t row, const dti_code *code,
                                 const uint32_t *stands) {

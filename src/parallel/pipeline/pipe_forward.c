@@ -130,43 +130,19 @@ static dt_result dti_forward_program(dti_parallel *par, dti_pipe_chunk *chunk,
 
 /* ---- what programs read */
 
-static int dti_forward_column(const dti_pipe *pipe, const dt_dataset *data, uint32_t node) {
-    int c = dti_dataset_columns(data) - 1;
-    while (c >= 0 && dti_pipe_node(pipe, data->columns[c].input.id) != node)
-        c--;
-    return c;
-}
-
-static dt_result dti_forward_reads(dti_parallel *par, dti_pipe_evaluation *f, const dt_program *p,
-                                   const dt_dataset *data) {
-    const dti_code *code = dti_program_code(p);
-    for (uint32_t i = 0; i < code->binding_count; i++) {
-        const dti_binding *binding = &code->bindings[i];
-        const dti_node *n = &code->work->nodes[binding->node];
-        const int c = dti_forward_column(par->pipe, data, binding->node);
-        if (binding->output || n->values || n->attr.i[2]) /* another chunk's */
-            continue;
-        f->reads = f->reads || c >= 0;
-        if (c < 0 && (n->samples || !p->written[i]))
-            return dti_fail(par->base, DT_ERROR_INVALID,
-                            n->samples ? "input '%s' has no column in the set; give one"
-                                       : "input '%s' was never written",
-                            n->label);
-    }
-    return DT_OK;
-}
-
 static dt_result dti_forward_inputs(dti_parallel *par, const dti_grid_evaluation *d,
                                     const dt_dataset *data) {
     dti_pipe_evaluation *f = dti_forward_of(par, d->output);
-    const uint32_t first = 2 * dti_forward_number(d->output);
+    const uint32_t first = 2 * dti_forward_number(d->output),
+                   *stands = par->pipe->shared ? par->pipe->shared->stands : NULL;
     dt_result result = DT_OK;
     f->reads = f->searched = false;
     for (dti_pipe_chunk *chunk = NULL; (chunk = dti_pipe_next(par->pipe, chunk)) != NULL;) {
         for (uint32_t i = 0; i < 2 && !result; i++) {
             const dti_pipe_run *runs = chunk->runs[first + i];
-            result =
-                runs && runs[0].program ? dti_forward_reads(par, f, runs[0].program, data) : DT_OK;
+            if (runs && runs[0].program)
+                result = dti_pipe_said(par, chunk,
+                                       dti_program_set(runs[0].program, data, stands, &f->reads));
         }
     }
     return result;
