@@ -311,7 +311,7 @@ static void dti_forward_put(const dti_parallel *par, const dti_pipe_chunk *chunk
                             const dti_micro_run *run, const char *from, size_t bytes) {
     const dti_pipe *pipe = par->pipe;
     const dti_grid_evaluation *d = &pipe->plan->forward->desc;
-    const uint64_t row = par->now->desc.first_row + (uint64_t)run->row;
+    const uint64_t row = par->now->batch->index * pipe->plan->forward->grids[0].batch + run->row;
     char *to = d->out + row * d->out_bytes;
     const dti_parted *part = pipe->shared ? &pipe->shared->parted[d->output.id] : NULL;
     if (part && part->axis >= 0)
