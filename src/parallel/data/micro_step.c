@@ -60,8 +60,8 @@ static dt_result dti_program_set(const dt_program *p, const dt_dataset *data,
         int c = dti_dataset_columns(data) - 1;
         if (binding->output || n->values || n->attr.i[2]) /* another chunk's */
             continue;
-        while (c >= 0 && (stands ? stands[data->columns[c].input.id]
-                                 : data->columns[c].input.id) != binding->node)
+        while (c >= 0 && (stands ? stands[data->columns[c].input.id] : data->columns[c].input.id) !=
+                             binding->node)
             c--;
         *reads = *reads || c >= 0;
         if (c < 0 && (n->samples || !p->written[i]))
