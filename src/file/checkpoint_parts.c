@@ -36,10 +36,31 @@ static void dti_checkpoint_parts_close(dti_base *base, dti_checkpoint_parts *p) 
     p->counts = NULL;
 }
 
+/* What is replaced must be a checkpoint: a folder of the user's may have the same name. */
+static dt_result dti_checkpoint_parts_check(dti_base *base, const char *path) {
+    dti_folder_names list;
+    dti_shown other = {""};
+    uint32_t number, files;
+    if (!dti_folder_names_open(&list, path))
+        return DT_OK;
+    for (const char *name; (name = dti_folder_names_next(&list)) != NULL;)
+        if (strcmp(name, ".") != 0 && strcmp(name, "..") != 0 &&
+            strcmp(name, DTI_INDEX_NAME) != 0 && strcmp(name, DTI_INDEX_ONE) != 0 &&
+            !dti_index_is_file_name(name, &number, &files))
+            other = dti_show(name);
+    dti_folder_names_close(&list);
+    return !other.text[0] ? DT_OK
+                          : dti_fail(base, DT_ERROR_INVALID,
+                                     "%s: a folder with other files than a checkpoint's, such as "
+                                     "%s: give a new folder's name",
+                                     path, other.text);
+}
+
 static dt_result dti_checkpoint_parts_make(dti_base *base, dti_checkpoint_parts *p,
                                            const dti_safetensors_item *items, int count,
                                            const uint32_t *part_of) {
     p->index = dti_text_open(base);
+    DTI_TRY(dti_checkpoint_parts_check(base, p->path));
     p->counts = dti_alloc_array(base, p->ranks, sizeof *p->counts);
     DTI_HAVE(p->counts);
     for (int i = 0; i < count; i++)

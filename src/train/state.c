@@ -289,6 +289,9 @@ static dt_result dti_trainer_file(dt_trainer *t, const char *path, bool folder) 
 
 DTI_PUBLIC(dt_trainer_save, (dt_trainer * t, const char *path), t, DTI_OF(dt_trainer) | DTI_WITH,
            (t, path)) {
+    DTI_TRY(dti_check_forked(t->base));
+    if (t->desc.checkpoint.sharded) /* a thread's parts are t's */
+        DTI_TRY(dti_checkpoint_settle(t));
     return dti_trainer_file(t, path, false);
 }
 

@@ -5,12 +5,15 @@
 #include "parallel/team_model.h"
 
 #include <dirent.h>
+#include <sys/stat.h>
 
 typedef struct sharded_job {
     int ranks, stages, tensor_ranks, replicas, level;
     bool background, single;   /* written by a thread; as one file */
     int dies_at;               /* this step's checkpoint: rank 1 is killed in it */
     const char *folder, *path; /* loads path, or resumes from the folder */
+    const char *saves;         /* also saves there after each checkpoint */
+    dt_result refuses;         /* what that fails with */
     int resumes, steps;        /* makes so many, with a checkpoint after each */
     dt_result expects;
     char reason[200];
@@ -77,6 +80,12 @@ static void sharded_write(rank *r) {
             raise(SIGKILL);
         if (!result)
             result = dt_trainer_checkpoint(t);
+        if (!result && s->saves) {
+            const dt_result saved = dt_trainer_save(t, s->saves);
+            EXPECT_TEXT(r, saved == s->refuses, "saved: %d, %s", (int)saved,
+                        dt_ctx_error(m.ctx));
+            snprintf(r->text, sizeof r->text, "%s", dt_ctx_error(m.ctx));
+        }
         atomic_store(&r->stage, i);
     }
     if (s->dies_at)
@@ -326,5 +335,52 @@ TEST(a_second_job_in_a_checkpoint_folder_is_told_who_has_it_until_that_ends) {
     }
     CHECK_TEXT(!first->failed[0] && !second->failed[0], "%s%s", first->failed, second->failed);
     job_free(j);
+    sharded_remove();
+}
+
+TEST(a_save_waits_for_a_sharded_checkpoint_that_a_thread_writes) {
+    char path[2][200];
+    sharded_job w = {.ranks = 2, .replicas = 2, .level = 1, .steps = 3, .background = true};
+    w.folder = sharded_folder();
+    snprintf(path[0], sizeof path[0], "%s-saved", sharded_folder());
+    w.saves = path[0];
+    const step_record want = sharded_run(&w, NULL);
+    sharded_path(path[1], 3, "");
+    for (int i = 0; i < 2; i++) {
+        sharded_job s = {.ranks = 1, .path = path[i], .folder = sharded_folder()};
+        const step_record got = sharded_run(&s, NULL);
+        CHECK_TEXT(got.hash == want.hash && want.hash, "%s", path[i]);
+    }
+    int entries = 0;
+    sharded_clean(path[0], &entries);
+    CHECK(entries == 3 && sharded_remove() == 3);
+}
+
+static void sharded_put(const char *path) {
+    FILE *file = fopen(path, "w");
+    CHECK(file && fputs("mine", file) >= 0);
+    if (file)
+        fclose(file);
+}
+
+TEST(a_save_into_a_folder_of_other_files_is_refused) {
+    char path[200], mine[300], text[1200];
+    sharded_job w = {.ranks = 2, .replicas = 2, .steps = 1, .folder = sharded_folder()};
+    snprintf(path, sizeof path, "%s-mine", sharded_folder());
+    snprintf(mine, sizeof mine, "%s/model.py", path);
+    CHECK(mkdir(path, 0777) == 0);
+    sharded_put(mine);
+    w.saves = path;
+    w.refuses = DT_ERROR_INVALID;
+    sharded_run(&w, text);
+    CHECK_CONTAINS(text, "model.py");
+    CHECK(access(mine, F_OK) == 0);
+    CHECK(remove(mine) == 0);
+    w.refuses = DT_OK; /* one that is empty is as good as none, and so is a checkpoint */
+    w.steps = 2;
+    sharded_run(&w, NULL);
+    int entries = 0;
+    sharded_clean(path, &entries);
+    CHECK(entries == 3);
     sharded_remove();
 }
