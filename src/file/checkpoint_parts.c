@@ -4,6 +4,7 @@
  * checksums. So a part of another saving is found. Ranks meet on the disk alone: rank 0 looks
  * until it sees each part whole. */
 
+#define DTI_PARTS_ROOM sizeof((dti_checkpoint_parts *)0)->temporary
 #define DTI_PARTS_MOST_NS UINT64_C(3600000000000) /* one that nobody stops */
 
 /* A name that no other saving has. */
@@ -153,24 +154,38 @@ static bool dti_checkpoint_parts_remove(const char *folder) {
     return dti_folder_remove(folder);
 }
 
-/* What is at the path goes elsewhere first, since a folder cannot be replaced in one step. */
-static dt_result dti_checkpoint_parts_rename(dti_base *base, dti_checkpoint_parts *p) {
-    char old[sizeof p->temporary];
+/* A folder cannot replace another in one step, but two can change places. Where they cannot, what is
+ * at the path goes elsewhere first. *old: where it is then; "": there was none. */
+static dt_result dti_checkpoint_parts_place(dti_base *base, dti_checkpoint_parts *p,
+                                            char old[DTI_PARTS_ROOM]) {
     uint64_t name[2];
-    int above;
+    memcpy(old, p->temporary, DTI_PARTS_ROOM);
+    if (dti_file_exchange(p->temporary, p->path))
+        return DT_OK;
     dti_checkpoint_parts_name(name);
-    snprintf(old, sizeof old, "%s.tmp.%llu.%016llx", p->path, (unsigned long long)name[0],
+    snprintf(old, DTI_PARTS_ROOM, "%s.tmp.%llu.%016llx", p->path, (unsigned long long)name[0],
              (unsigned long long)name[1]);
     const bool replaces = dti_file_rename(p->path, old);
     if (!replaces && errno != ENOENT)
         return dti_fail(base, DT_ERROR_IO, "%s: cannot be replaced: %s", p->path, strerror(errno));
-    if (!dti_file_rename(p->temporary, p->path))
-        return dti_fail(base, DT_ERROR_IO, "%s: cannot be renamed: %s", p->temporary,
-                        strerror(errno));
+    if (dti_file_rename(p->temporary, p->path)) {
+        *old = replaces ? *old : 0;
+        return DT_OK;
+    }
+    const int error = errno;
+    if (replaces)
+        dti_file_rename(old, p->path);
+    return dti_fail(base, DT_ERROR_IO, "%s: cannot be renamed: %s", p->temporary, strerror(error));
+}
+
+static dt_result dti_checkpoint_parts_rename(dti_base *base, dti_checkpoint_parts *p) {
+    char old[DTI_PARTS_ROOM];
+    int above;
+    DTI_TRY(dti_checkpoint_parts_place(base, p, old));
     if (!dti_folder_open(p->path, &above) || !dti_folder_sync(above))
         return dti_fail(base, DT_ERROR_IO, "%s: cannot be flushed to the disk, but is there: %s",
                         p->path, strerror(errno));
-    if (replaces && remove(old) != 0)
+    if (*old && remove(old) != 0)
         dti_checkpoint_parts_remove(old);
     return DT_OK;
 }

@@ -19,7 +19,7 @@ typedef struct dti_weights_map {
     size_t folder;           /* bytes of its path up to the name */
     size_t room, files_room; /* of w->parts and w->files */
     uint32_t last;           /* the file of the tensor before */
-    bool in_memory;
+    bool in_memory, poor; /* poor: memory ran out */
 } dti_weights_map;
 
 static dt_result dti_index_bad(const dti_weights_map *x, const char *what) {
@@ -112,7 +112,8 @@ static bool dti_index_read_file(dti_weights_map *x, dti_json *j, dti_slice name)
         !dti_json_u64(j, &file.bytes) || !dti_json_next_item(j) || !dti_json_u64(j, &sum) ||
         dti_json_next_item(j) || j->bad || sum > UINT32_MAX)
         return false;
-    if (!DTI_RESERVE(w->base, w->files, x->files_room, w->file_count + 1))
+    x->poor = !DTI_RESERVE(w->base, w->files, x->files_room, w->file_count + 1);
+    if (x->poor)
         return false;
     file.sum = (uint32_t)sum;
     w->files[w->file_count++] = file;
@@ -142,7 +143,7 @@ static dt_result dti_index_read_metadata(dti_weights_map *x, dti_json *j) {
         return dti_json_skip(j) ? DT_OK : dti_index_bad(x, "its metadata is not JSON");
     for (dti_slice key; dti_json_next_key(j, &key);)
         if (dti_slice_is(key, "dtrain") ? !dti_index_read_own(x, j) : !dti_json_skip(j))
-            return dti_index_bad(x, "its metadata is damaged");
+            return x->poor ? DT_ERROR_MEMORY : dti_index_bad(x, "its metadata is damaged");
     return j->bad ? dti_index_bad(x, "its metadata is not JSON") : DT_OK;
 }
 

@@ -5,6 +5,7 @@
 #include "parallel/team_model.h"
 
 #include <dirent.h>
+#include <pthread.h>
 #include <sys/stat.h>
 
 typedef struct sharded_job {
@@ -384,3 +385,36 @@ TEST(a_save_into_a_folder_of_other_files_is_refused) {
     CHECK(entries == 3);
     sharded_remove();
 }
+
+#ifdef __linux__
+static atomic_bool sharded_saving;
+static atomic_int sharded_missed;
+
+static void *sharded_look(void *path) {
+    bool there = false;
+    while (atomic_load(&sharded_saving)) {
+        const bool now = access(path, F_OK) == 0;
+        atomic_fetch_add(&sharded_missed, there && !now);
+        there = there || now;
+    }
+    return NULL;
+}
+
+TEST(a_save_over_another_leaves_no_moment_without_one) {
+    char path[200];
+    pthread_t looks;
+    sharded_job w = {.ranks = 2, .replicas = 2, .steps = 6, .folder = sharded_folder()};
+    snprintf(path, sizeof path, "%s-saved", sharded_folder());
+    w.saves = path;
+    atomic_store(&sharded_saving, true);
+    CHECK(pthread_create(&looks, NULL, sharded_look, path) == 0);
+    sharded_run(&w, NULL);
+    atomic_store(&sharded_saving, false);
+    pthread_join(looks, NULL);
+    CHECK_TEXT(!atomic_load(&sharded_missed), "missed %d times", atomic_load(&sharded_missed));
+    int entries = 0;
+    sharded_clean(path, &entries);
+    CHECK(entries == 3);
+    sharded_remove();
+}
+#endif

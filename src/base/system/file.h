@@ -49,6 +49,8 @@ static FILE *dti_file_create(const char *path, const dti_file_rights *rights);
 /* To the disk, not only to the system. A rename may otherwise reach the disk before the data. */
 static bool dti_file_sync(FILE *file);
 static bool dti_file_rename(const char *from, const char *to); /* `to` is replaced, in one step */
+/* What both names have, folders too, in one step. False: also where the system has no such step. */
+static bool dti_file_exchange(const char *a, const char *b);
 /* The folder that `path` lies in, for dti_folder_sync(); `path` is as before afterwards. False: it
  * cannot be opened, errno says why. *folder -1: it may not be read, or there is nothing to do. */
 static bool dti_folder_open(char *path, int *folder);

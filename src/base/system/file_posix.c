@@ -321,6 +321,15 @@ static bool dti_file_rename(const char *from, const char *to) {
     return rename(from, to) == 0;
 }
 
+static bool dti_file_exchange(const char *a, const char *b) {
+#if defined __linux__ && defined SYS_renameat2 && defined _DEFAULT_SOURCE
+    return syscall(SYS_renameat2, (long)AT_FDCWD, a, (long)AT_FDCWD, b, 2L) == 0;
+#else
+    errno = ENOSYS;
+    return false;
+#endif
+}
+
 /* ---- folders */
 
 #if DTI_POSIX && !defined __wasi__

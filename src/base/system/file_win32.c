@@ -198,6 +198,8 @@ static void dti_host_name(char *to, size_t size) {
         snprintf(to, size, "unknown");
 }
 
+DTI_ABSENT(bool, dti_file_exchange, (const char *a, const char *b), (errno = ENOSYS, false));
+
 /* ---- folders */
 
 static bool dti_folder_make(const char *path) {
