@@ -118,7 +118,10 @@ typedef struct dti_checkpoint_parts {
     dti_checkpoint_folder_step step; /* .folder[0]: in a job's folder */
     dti_text index;                  /* rank 0's, without what recognises the parts */
     uint32_t map_sum, *counts;       /* [ranks]: tensors of each */
-    _Atomic uint64_t until;          /* a time of dti_now_ns: parts are awaited until then; 0: on */
+    uint64_t begun;
+    /* A time of dti_now_ns: parts are awaited until then, and as long as this rank's took. 0: on;
+     * 1: no more. */
+    _Atomic uint64_t until;
 } dti_checkpoint_parts;
 /* What makes the temporary folder's name: rank 0's, and told to all. */
 static void dti_checkpoint_parts_name(uint64_t name[2]);

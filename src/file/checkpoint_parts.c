@@ -24,7 +24,7 @@ static dt_result dti_checkpoint_parts_open(dti_base *base, dti_checkpoint_parts 
         return dti_fail(base, DT_ERROR_INVALID, "a checkpoint's name of %zu bytes; it has 1 to %d",
                         size, DTI_CHECKPOINT_PATH - 1);
     DTI_TRY(dti_folders_check(base, path));
-    *p = (dti_checkpoint_parts){.rank = rank, .ranks = ranks};
+    *p = (dti_checkpoint_parts){.rank = rank, .ranks = ranks, .begun = dti_now_ns()};
     snprintf(p->path, sizeof p->path, "%.*s", (int)size, path);
     snprintf(p->temporary, sizeof p->temporary, "%s.tmp.%llu.%016llx", p->path,
              (unsigned long long)name[0], (unsigned long long)name[1]);
@@ -122,7 +122,8 @@ static bool dti_checkpoint_part_seen(const dti_checkpoint_parts *p, uint32_t par
 /* Until all parts are there. */
 static dt_result dti_checkpoint_parts_wait(dti_base *base, dti_checkpoint_parts *p,
                                            dti_weights_file *seen) {
-    const uint64_t most = dti_now_ns() + DTI_PARTS_MOST_NS;
+    const uint64_t own = dti_now_ns(), most = own + DTI_PARTS_MOST_NS,
+                   least = own + (own - p->begun); /* others' disks may be slower */
     uint64_t pause = 100000;
     for (uint32_t i = 0; i < p->ranks;) {
         const uint64_t until = atomic_load(&p->until), now = dti_now_ns();
@@ -130,7 +131,7 @@ static dt_result dti_checkpoint_parts_wait(dti_base *base, dti_checkpoint_parts 
             i++;
             continue;
         }
-        if (now >= most || (until && now >= until))
+        if (now >= most || (until && now >= (until > 1 ? DTI_MAX(until, least) : until)))
             return dti_fail(base, DT_ERROR_IO,
                             "%s: rank 0 does not see the part of rank %u: " DTI_CHECKPOINT_SEEN,
                             p->path, i);

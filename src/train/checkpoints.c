@@ -45,7 +45,7 @@ static dt_result dti_checkpoint_wait(dt_trainer *t) {
 
 static dt_result dti_checkpoint_join(dt_trainer *t, uint64_t wait_ns) {
     if (t->parts)
-        atomic_store(&t->parts->until, dti_now_ns() + wait_ns);
+        atomic_store(&t->parts->until, wait_ns ? dti_now_ns() + wait_ns : 1);
     return dti_checkpoint_copy_wait(t->base, t->copy);
 }
 

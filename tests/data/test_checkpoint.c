@@ -40,7 +40,7 @@ typedef struct ck_source {
     int calls, ends_at; /* at this call (from 1; 0 = never) */
     dt_result with;     /* this result, or a kill when it is DT_OK */
     uint64_t offset;    /* expected next */
-    int item;
+    int item, first;    /* first: of the items that a part has */
 } ck_source;
 
 static uint8_t ck_byte(uint64_t seed, int item, uint64_t at) {
@@ -60,7 +60,7 @@ static dt_result ck_read(void *user, int item, uint64_t offset, void *to, size_t
     s->item = item;
     s->offset += bytes;
     for (size_t i = 0; i < bytes; i++)
-        ((uint8_t *)to)[i] = ck_byte(s->seed, item, offset + i);
+        ((uint8_t *)to)[i] = ck_byte(s->seed, s->first + item, offset + i);
     return DT_OK;
 }
 
@@ -73,6 +73,33 @@ static dt_result ck_write(dti_base *base, const char *path, uint64_t seed, int c
 static dt_result ck_write_step(dti_base *base, const char *folder, uint64_t step, int keep) {
     ck_source s = {.seed = step};
     return dti_checkpoint_folder_write(base, folder, step, keep, ck_items, CK_SMALL, ck_read, &s);
+}
+
+/* The same of two parts, which ranks write. */
+static dt_result ck_write_parts(dti_base *base, const char *folder, uint64_t step, int keep) {
+    static const uint32_t part_of[CK_SMALL] = {1, 1, 0};
+    static const int first[] = {2, 0}, count[] = {1, 2};
+    dti_checkpoint_folder_step in = {.step = step, .keep = keep, .parts = true};
+    dti_checkpoint_parts parts[2];
+    dt_result result = dti_checkpoint_folder_start(base, folder);
+    uint64_t name[2];
+    dti_checkpoint_parts_name(name);
+    snprintf(in.folder, sizeof in.folder, "%s", folder);
+    for (uint32_t rank = 0; rank < 2 && !result; rank++)
+        result = dti_checkpoint_folder_parts(base, &parts[rank], &in, name, rank, 2);
+    if (result)
+        return result;
+    result = dti_checkpoint_parts_make(base, &parts[0], ck_items, CK_SMALL, part_of);
+    for (int rank = 1; rank >= 0 && !result; rank--) {
+        dti_checkpoint_file *f;
+        ck_source s = {.seed = step, .first = first[rank]};
+        result = dti_checkpoint_part_begin(base, &parts[rank], ck_items + first[rank], count[rank],
+                                           &f);
+        if (!result)
+            result = dti_checkpoint_end(f, dti_checkpoint_fill(f, ck_read, &s));
+    }
+    atomic_store(&parts[0].until, 1);
+    return dti_checkpoint_parts_end(base, &parts[0], result);
 }
 
 /* Read in ranges whose sizes divide nothing. */
@@ -137,8 +164,8 @@ static int ck_entries(const char *folder, bool remove_all) {
             continue;
         count++;
         snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        if (remove_all)
-            remove(path);
+        if (remove_all && remove(path) != 0)
+            dti_checkpoint_parts_remove(path);
     }
     if (list)
         closedir(list);
@@ -734,9 +761,58 @@ TEST(checkpoint_without_memory_at_any_allocation_says_so_and_leaves_nothing) {
     ck_remove(folder);
 }
 
+/* ---- Parts */
+
+typedef struct ck_late {
+    dti_base base; /* the thread's */
+    dti_checkpoint_parts parts;
+} ck_late;
+
+static void *ck_late_part(void *arg) {
+    ck_late *late = arg;
+    dti_checkpoint_file *f;
+    ck_source s = {.seed = 1};
+    dti_thread_sleep(200000000);
+    CHECK(!dti_checkpoint_part_begin(&late->base, &late->parts, ck_items, CK_SMALL, &f) &&
+          !dti_checkpoint_end(f, dti_checkpoint_fill(f, ck_read, &s)));
+    return NULL;
+}
+
+TEST(a_part_may_come_as_late_as_the_first_ranks_own_took) {
+    static const uint32_t part_of[CK_SMALL] = {1, 1, 1};
+    const char *path = temp_path("parts");
+    uint64_t name[2];
+    dti_checkpoint_parts own;
+    ck_late late;
+    dti_checkpoint_file *f;
+    pthread_t thread;
+    dti_base base;
+    dti_base_init(&base, NULL, NULL);
+    dti_base_init(&late.base, NULL, NULL);
+    for (int took = 0; took < 2; took++) { /* nothing, and 60 s */
+        dti_checkpoint_parts_name(name);
+        CHECK(!dti_checkpoint_parts_open(&base, &own, path, name, 0, 2) &&
+              !dti_checkpoint_parts_open(&base, &late.parts, path, name, 1, 2) &&
+              !dti_checkpoint_parts_make(&base, &own, ck_items, CK_SMALL, part_of) &&
+              !dti_checkpoint_part_begin(&base, &own, NULL, 0, &f) &&
+              !dti_checkpoint_end(f, DT_OK));
+        own.begun = dti_now_ns() - (took ? 60000000000u : 0);
+        atomic_store(&own.until, dti_now_ns());
+        if (took)
+            CHECK(pthread_create(&thread, NULL, ck_late_part, &late) == 0);
+        CHECK(dti_checkpoint_parts_end(&base, &own, DT_OK) == (took ? DT_OK : DT_ERROR_IO));
+        if (took)
+            pthread_join(thread, NULL);
+    }
+    CHECK(ck_file_holds(&base, path, 1, CK_SMALL));
+    CHECK(dti_checkpoint_parts_remove(path));
+}
+
 /* ---- Kills and errors at every system call: a child writes, its parent traces it */
 
 enum { CK_WHOLE, CK_REFUSED, CK_WRONG }; /* how a child ended that was not killed */
+
+static bool ck_in_parts; /* what the child writes */
 
 static pid_t ck_start(const char *folder, uint64_t step, bool traced, int ends_at) {
     fflush(stdout);
@@ -749,7 +825,9 @@ static pid_t ck_start(const char *folder, uint64_t step, bool traced, int ends_a
         _exit(CK_WRONG);
     ck_source s = {.seed = step, .ends_at = ends_at};
     dt_result result =
-        dti_checkpoint_folder_write(&base, folder, step, 2, ck_items, CK_SMALL, ck_read, &s);
+        ck_in_parts
+            ? ck_write_parts(&base, folder, step, 2)
+            : dti_checkpoint_folder_write(&base, folder, step, 2, ck_items, CK_SMALL, ck_read, &s);
     bool told = result == DT_ERROR_IO && strstr(base.error, "Input/output error");
     _exit(base.bytes_now ? CK_WRONG : !result ? CK_WHOLE : told ? CK_REFUSED : CK_WRONG);
 }
@@ -804,16 +882,19 @@ static bool ck_next_stop(pid_t child, int *status) {
     return WIFSTOPPED(*status);
 }
 
-TEST(checkpoint_writer_killed_at_any_system_call_leaves_a_good_newest) {
+/* again: writes over a step that is there, in parts. */
+static void ck_kill_at_any(bool again) {
     dti_base base;
     dti_base_init(&base, NULL, NULL);
     const char *folder = ck_folder();
+    const int each = !ck_in_parts || test_is_long() ? 1 : 5;
     bool ended = false;
     int stops = 1, status;
     CHECK(ck_write_step(&base, folder, 1, 2) == DT_OK &&
           ck_write_step(&base, folder, 2, 2) == DT_OK);
-    for (uint64_t step = 3; !ended && stops < 2000; step += 2, stops++) {
+    for (uint64_t step = 3; !ended && stops < 2000; step += 2, stops += each) {
         pid_t child;
+        CHECK(!again || ck_write_parts(&base, folder, step, 2) == DT_OK);
         if (!ck_trace(folder, step, &child)) {
             ck_remove(folder);
             SKIP("ptrace of a child failed, as TRACEME or SETOPTIONS");
@@ -824,10 +905,21 @@ TEST(checkpoint_writer_killed_at_any_system_call_leaves_a_good_newest) {
             kill(child, SIGKILL);
             ck_wait(child);
         }
-        ck_check_after(folder, step, ended, "killed at stop", stops);
+        ck_check_after(folder, step, ended || again, "killed at stop", stops);
     }
     CHECK(ended && stops > 60 && WIFEXITED(status) && WEXITSTATUS(status) == CK_WHOLE);
     ck_remove(folder);
+}
+
+TEST(checkpoint_writer_killed_at_any_system_call_leaves_a_good_newest) {
+    ck_kill_at_any(false);
+}
+
+TEST(a_writer_of_parts_killed_at_any_system_call_leaves_a_good_newest) {
+    ck_in_parts = true;
+    ck_kill_at_any(false);
+    ck_kill_at_any(true);
+    ck_in_parts = false;
 }
 
 /* -1: not one of those that an error is put into; 1: writing must then fail; 0: it may. */
