@@ -14,6 +14,12 @@ static void dti_checkpoint_parts_name(uint64_t name[2]) {
         name[1] = dti_now_ns() ^ (uint64_t)(uintptr_t)name;
 }
 
+static void dti_checkpoint_parts_temporary(const dti_checkpoint_parts *p, const uint64_t name[2],
+                                           char to[DTI_PARTS_ROOM]) {
+    snprintf(to, DTI_PARTS_ROOM, "%s.tmp.%llu.%016llx", p->path, (unsigned long long)name[0],
+             (unsigned long long)name[1]);
+}
+
 static dt_result dti_checkpoint_parts_open(dti_base *base, dti_checkpoint_parts *p,
                                            const char *path, const uint64_t name[2], uint32_t rank,
                                            uint32_t ranks) {
@@ -26,8 +32,7 @@ static dt_result dti_checkpoint_parts_open(dti_base *base, dti_checkpoint_parts 
     DTI_TRY(dti_folders_check(base, path));
     *p = (dti_checkpoint_parts){.rank = rank, .ranks = ranks, .begun = dti_now_ns()};
     snprintf(p->path, sizeof p->path, "%.*s", (int)size, path);
-    snprintf(p->temporary, sizeof p->temporary, "%s.tmp.%llu.%016llx", p->path,
-             (unsigned long long)name[0], (unsigned long long)name[1]);
+    dti_checkpoint_parts_temporary(p, name, p->temporary);
     return DT_OK;
 }
 
@@ -164,8 +169,7 @@ static dt_result dti_checkpoint_parts_place(dti_base *base, dti_checkpoint_parts
     if (dti_file_exchange(p->temporary, p->path))
         return DT_OK;
     dti_checkpoint_parts_name(name);
-    snprintf(old, DTI_PARTS_ROOM, "%s.tmp.%llu.%016llx", p->path, (unsigned long long)name[0],
-             (unsigned long long)name[1]);
+    dti_checkpoint_parts_temporary(p, name, old);
     const bool replaces = dti_file_rename(p->path, old);
     if (!replaces && errno != ENOENT)
         return dti_fail(base, DT_ERROR_IO, "%s: cannot be replaced: %s", p->path, strerror(errno));

@@ -19,7 +19,7 @@ typedef struct dti_weights_map {
     size_t folder;           /* bytes of its path up to the name */
     size_t room, files_room; /* of w->parts and w->files */
     uint32_t last;           /* the file of the tensor before */
-    bool in_memory, poor; /* poor: memory ran out */
+    bool in_memory, poor;    /* poor: memory ran out */
 } dti_weights_map;
 
 static dt_result dti_index_bad(const dti_weights_map *x, const char *what) {

@@ -93,8 +93,8 @@ static dt_result ck_write_parts(dti_base *base, const char *folder, uint64_t ste
     for (int rank = 1; rank >= 0 && !result; rank--) {
         dti_checkpoint_file *f;
         ck_source s = {.seed = step, .first = first[rank]};
-        result = dti_checkpoint_part_begin(base, &parts[rank], ck_items + first[rank], count[rank],
-                                           &f);
+        result =
+            dti_checkpoint_part_begin(base, &parts[rank], ck_items + first[rank], count[rank], &f);
         if (!result)
             result = dti_checkpoint_end(f, dti_checkpoint_fill(f, ck_read, &s));
     }
@@ -824,10 +824,9 @@ static pid_t ck_start(const char *folder, uint64_t step, bool traced, int ends_a
     if (traced && (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0 || raise(SIGSTOP) != 0))
         _exit(CK_WRONG);
     ck_source s = {.seed = step, .ends_at = ends_at};
-    dt_result result =
-        ck_in_parts
-            ? ck_write_parts(&base, folder, step, 2)
-            : dti_checkpoint_folder_write(&base, folder, step, 2, ck_items, CK_SMALL, ck_read, &s);
+    dt_result result = ck_in_parts ? ck_write_parts(&base, folder, step, 2)
+                                   : dti_checkpoint_folder_write(&base, folder, step, 2, ck_items,
+                                                                 CK_SMALL, ck_read, &s);
     bool told = result == DT_ERROR_IO && strstr(base.error, "Input/output error");
     _exit(base.bytes_now ? CK_WRONG : !result ? CK_WHOLE : told ? CK_REFUSED : CK_WRONG);
 }

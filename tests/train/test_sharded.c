@@ -83,8 +83,7 @@ static void sharded_write(rank *r) {
             result = dt_trainer_checkpoint(t);
         if (!result && s->saves) {
             const dt_result saved = dt_trainer_save(t, s->saves);
-            EXPECT_TEXT(r, saved == s->refuses, "saved: %d, %s", (int)saved,
-                        dt_ctx_error(m.ctx));
+            EXPECT_TEXT(r, saved == s->refuses, "saved: %d, %s", (int)saved, dt_ctx_error(m.ctx));
             snprintf(r->text, sizeof r->text, "%s", dt_ctx_error(m.ctx));
         }
         atomic_store(&r->stage, i);
@@ -180,6 +179,14 @@ TEST(a_sharded_checkpoint_of_any_mesh_is_read_by_any_other) {
         w.folder = sharded_folder();
         w.steps = 3;
         const step_record want = sharded_run(&w, NULL);
+        for (int rank = 0; rank < w.ranks; rank++) {
+            struct stat part = {0};
+            char name[40];
+            snprintf(name, sizeof name, "model-%05d-of-%05d.safetensors", rank + 1, w.ranks);
+            sharded_path(path, 3, name);
+            CHECK_TEXT(stat(path, &part) == 0 && part.st_size > 10000, "writer %d, part %d: %d",
+                       (int)i, rank, (int)part.st_size);
+        }
         sharded_path(path, 3, "");
         for (size_t k = 0; k < sizeof readers / sizeof *readers; k++) {
             sharded_job s = readers[k];

@@ -514,12 +514,13 @@ static uint32_t dti_values_most(const dti_parallel *par, uint32_t param, uint32_
     const dti_param *of = &par->replicas[0].store->layout.params[param];
     const bool shared = map.shards && (array || map.units);
     const uint32_t copies = shared ? mesh->data / map.shards : mesh->data,
-                   group = shared ? map.shards : 1, first = turn % copies * group;
+                   group = shared ? map.shards : 1, first = turn % copies * group,
+                   tensor = turn / copies % mesh->tensor;
     uint64_t most = 0;
     uint32_t best = 0;
     dti_values_place p;
     for (uint32_t d = first; d < first + group; d++) {
-        if (!map.find(par, d, 0, param, &p))
+        if (!map.find(par, d, tensor, param, &p))
             return turn % mesh->world;
         const dti_bucket at = {p.offset, p.offset + of->elements},
                          has = shared ? dti_bucket_overlap(at, p.moments) : at;
