@@ -160,8 +160,8 @@ static bool dti_checkpoint_parts_remove(const char *folder) {
     return dti_folder_remove(folder);
 }
 
-/* A folder cannot replace another in one step, but two can change places. Where they cannot, what is
- * at the path goes elsewhere first. *old: where it is then; "": there was none. */
+/* A folder cannot replace another in one step, but two can change places. Where they cannot, what
+ * is at the path goes elsewhere first. *old: where it is then; "": there was none. */
 static dt_result dti_checkpoint_parts_place(dti_base *base, dti_checkpoint_parts *p,
                                             char old[DTI_PARTS_ROOM]) {
     uint64_t name[2];
