@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <unistd.h>
 
 enum { GRID_RANKS = 8, GRID_STEPS = 8 };
 
@@ -632,6 +633,91 @@ TEST(sharded_grids_are_made_on_all_ranks_or_none_when_memory_runs_out) {
                                     .zero_stage = stage,
                                     .shard_degree = 2});
     grid_money.once = false;
+}
+
+static bool grid_loads; /* in place of saving */
+
+/* A rank's memory runs out while a checkpoint in parts is written or read. */
+static void *grid_poor_file(void *arg) {
+    grid_rank *r = arg;
+    train_model m = {0};
+    dt_trainer *t = NULL;
+    dt_ctx_desc ctx = {.no_vulkan = true, .threads = 1};
+    const int poor = grid_loads ? 0 : 1; /* who reads; any that writes */
+    if (r->index == poor)
+        ctx.allocator = (dt_allocator){grid_alloc, grid_free, &grid_money};
+    r->end.result = DT_ERROR_INVALID;
+    if (!pipe_model(&m, &ctx, r->c->kind))
+        return NULL;
+    dt_trainer_desc d = grid_desc(&m, r->c, r->index, r->comm);
+    d.checkpoint.sharded = true;
+    dt_result made = dt_trainer_create(m.graph, &d, &t);
+    if (!made)
+        made = dt_trainer_step(t, NULL);
+    dt_comm_barrier(r->comm);
+    if (r->index == poor)
+        atomic_store(&grid_money.left, grid_allowed);
+    r->end.result = made         ? made
+                    : grid_loads ? dt_trainer_load(t, r->c->load)
+                                 : dt_trainer_save(t, r->c->load);
+    snprintf(r->end.text, sizeof r->end.text, "%s", dt_ctx_error(m.ctx));
+    if (r->index == poor)
+        r->end.steps[0].hash = atomic_exchange(&grid_money.left, INT64_MAX) >= 0;
+    dt_comm_barrier(r->comm);
+    if (!made && (dt_trainer_step(t, NULL) || !dt_trainer_store(t) ||
+                  dt_store_hash(dt_trainer_store(t), &r->end.steps[1].hash)))
+        r->end.steps[1].hash = 0;
+    dt_ctx_destroy(m.ctx);
+    return NULL;
+}
+
+static void grid_poor_files(const grid_case *c) {
+    static grid_rank ranks[GRID_RANKS];
+    const int each = test_is_long() || grid_loads ? 1 : 3;
+    bool enough = false;
+    for (int64_t n = 1; n < 2000 && !enough && test_now.failures < 5; n += each) {
+        atomic_store(&grid_money.left, INT64_MAX);
+        grid_allowed = n;
+        grid_job(c, ranks, grid_poor_file);
+        enough = ranks[0].end.steps[0].hash || ranks[1].end.steps[0].hash;
+        for (int i = 0; i < c->ranks; i++)
+            CHECK_TEXT(
+                ranks[i].end.result == ranks[0].end.result &&
+                    (!ranks[i].end.result || (ranks[i].end.result == DT_ERROR_MEMORY && !enough)) &&
+                    ranks[i].end.steps[1].hash == ranks[0].end.steps[1].hash &&
+                    ranks[i].end.steps[1].hash,
+                "%d allocations, rank %d: %d, %s", (int)n, i, (int)ranks[i].end.result,
+                ranks[i].end.text);
+        CHECK(atomic_load(&grid_money.bytes) == 0);
+    }
+    CHECK(enough);
+}
+
+TEST(memory_that_runs_out_while_parts_are_written_or_read_is_told_to_all_and_training_goes_on) {
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/dtrain-poor-%ld", (long)getpid());
+    grid_money.once = true;
+    for (int zero = 0; zero < 2; zero++)
+        for (int loads = 0; loads < 2; loads++) {
+            grid_loads = loads;
+            grid_poor_files(&(grid_case){.kind = 0,
+                                         .accumulate = 2,
+                                         .batch = 36,
+                                         .stages = zero ? 0 : 2,
+                                         .ranks = 2,
+                                         .zero_stage = zero ? DT_SHARD_PARAMETERS : 0,
+                                         .load = path});
+        }
+    grid_money.once = false;
+    static const char *const names[] = {"model-00001-of-00002.safetensors",
+                                        "model-00002-of-00002.safetensors",
+                                        "model.safetensors.index.json"};
+    for (int i = 0; i < 3; i++) {
+        char file[128];
+        snprintf(file, sizeof file, "%s/%s", path, names[i]);
+        CHECK(remove(file) == 0);
+    }
+    CHECK(remove(path) == 0);
 }
 
 /* ---- the loop over epochs */
