@@ -171,9 +171,9 @@ TEST(a_model_of_3_times_a_ranks_memory_trains_validates_saves_and_resumes) {
         {"a pipeline",
          {{.pipeline = LIMIT_RANKS, .batch_slices = 1},
           {.pipeline = LIMIT_RANKS, .batch_slices = 1}}},
-        {"ZeRO-3, then ZeRO-3 in each of four stages",
+        {"ZeRO-3, then shard groups of it",
          {{.zero_stage = DT_SHARD_PARAMETERS, .batch_slices = LIMIT_RANKS},
-          {.zero_stage = DT_SHARD_PARAMETERS, .pipeline = 4, .batch_slices = LIMIT_RANKS}}},
+          {.zero_stage = DT_SHARD_PARAMETERS, .shard_degree = 4, .batch_slices = LIMIT_RANKS}}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const limit_case *c = &cases[i];
