@@ -480,7 +480,8 @@ static dt_result dti_state_values_apart(dt_trainer *t, const dti_checkpoint *c, 
     const bool all = c && c->part_count;
     DTI_TRY(dti_agree_result(par, all && par->mesh.rank ? dti_state_list(t, f) : DT_OK));
     dti_state_walk w = {.f = f, .c = c};
-    const dti_values_file file = {&w, dti_state_walk_read, all ? dti_state_walk_all : NULL};
+    const dti_values_file file = {
+        .user = &w, .move = dti_state_walk_read, .rank = all ? dti_state_walk_all : NULL};
     dt_result result =
         dti_agree_result(par, par->mesh.rank == 0 ? dti_state_counts(f, c, room->counts) : DT_OK);
     if (!result)
