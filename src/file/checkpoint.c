@@ -305,6 +305,10 @@ static dt_result dti_checkpoint_read(const dti_checkpoint *c, int index, uint64_
     return dti_weights_read(c, index, offset, bytes, to);
 }
 
+static const char *dti_checkpoint_parts_path(const dti_checkpoint *c) {
+    return c && c->part_count ? c->path : NULL;
+}
+
 static const dt_safetensors_tensor *dti_checkpoint_find(const dti_checkpoint *c, const char *name) {
     return dti_checkpoint_at(c, dti_weights_find(c, name));
 }

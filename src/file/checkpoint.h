@@ -48,6 +48,8 @@ typedef dt_result dti_checkpoint_check_fn(const dti_checkpoint *c, const char *p
                                           const char *desc);
 /* A tensor by its name, without .data; NULL = there is none. */
 static const dt_safetensors_tensor *dti_checkpoint_find(const dti_checkpoint *c, const char *name);
+/* Where its parts lie; NULL: it is one file, or none. */
+static const char *dti_checkpoint_parts_path(const dti_checkpoint *c);
 static const dt_safetensors_tensor *dti_checkpoint_at(const dti_checkpoint *c, int index);
 static int dti_checkpoint_index(const dti_checkpoint *c, const char *name); /* -1: there is none */
 /* Reads bytes [offset, offset + bytes) of a tensor. IO: they cannot be read any more. */

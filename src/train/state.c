@@ -445,13 +445,14 @@ static dt_result dti_state_open_all(dt_trainer *t, dti_checkpoint **c) {
     char path[DTI_CHECKPOINT_PATH] = ""; /* and rank 0's .allow_nonfinite */
     char *any = &path[sizeof path - 1];
     const dti_mesh *mesh = &t->par.mesh;
-    const size_t size = *c && (*c)->part_count ? strlen((*c)->path) : 0;
+    const char *parts = dti_checkpoint_parts_path(*c);
+    const size_t size = parts ? strlen(parts) : 0;
     dt_result result = DT_OK;
     if (size >= sizeof path - 1)
         result = dti_fail(t->base, DT_ERROR_INVALID, "%.100s...: a path of %zu bytes; at most %d",
-                          (*c)->path, size, DTI_CHECKPOINT_PATH - 2);
+                          parts, size, DTI_CHECKPOINT_PATH - 2);
     else if (size) {
-        memcpy(path, (*c)->path, size);
+        memcpy(path, parts, size);
         *any = t->par.replicas[0].store->allow_nonfinite;
     }
     DTI_TRY(dti_ranks_tell(&t->par, path, sizeof path, DT_U8));
@@ -477,7 +478,7 @@ static dt_result dti_state_values_apart(dt_trainer *t, const dti_checkpoint *c, 
                                         const dti_state_room *room) {
     dti_parallel *par = &t->par;
     const dt_store *s = par->replicas[0].store;
-    const bool all = c && c->part_count;
+    const bool all = dti_checkpoint_parts_path(c) != NULL;
     DTI_TRY(dti_agree_result(par, all && par->mesh.rank ? dti_state_list(t, f) : DT_OK));
     dti_state_walk w = {.f = f, .c = c};
     const dti_values_file file = {

@@ -62,7 +62,7 @@ static bool dti_folder_sync(int folder);
  * what that wrote; -1: the system or the disk has no such locks, see errno. */
 #define DTI_LOCK_WHO 96
 static int dti_file_lock(const char *path, char who[DTI_LOCK_WHO], int *lock);
-static void dti_host_name(char *to, size_t size);
+static const char *dti_host_name(char *to, size_t size);
 
 /* Folders: where POSIX is hidden there are none, and errno is ENOSYS. */
 #if DTI_POSIX || defined _WIN32

@@ -348,16 +348,17 @@ static int dti_file_lock(const char *path, char who[DTI_LOCK_WHO], int *lock) {
     return held ? -1 : 0;
 }
 
-static void dti_host_name(char *to, size_t size) {
+static const char *dti_host_name(char *to, size_t size) {
     *to = 0;
     if (gethostname(to, size) != 0)
         snprintf(to, size, "unknown");
     to[size - 1] = 0;
+    return to;
 }
 #else
 DTI_ABSENT(int, dti_file_lock, (const char *path, char who[DTI_LOCK_WHO], int *lock),
            (errno = ENOSYS, -1));
-DTI_ABSENT(void, dti_host_name, (char *to, size_t size), (void)(*to = 0));
+DTI_ABSENT(const char *, dti_host_name, (char *to, size_t size), (*to = 0, to));
 #endif
 
 #if DTI_POSIX

@@ -192,10 +192,11 @@ static int dti_file_lock(const char *path, char who[DTI_LOCK_WHO], int *lock) {
     return 0;
 }
 
-static void dti_host_name(char *to, size_t size) {
+static const char *dti_host_name(char *to, size_t size) {
     DWORD room = (DWORD)size;
     if (!GetComputerNameA(to, &room))
         snprintf(to, size, "unknown");
+    return to;
 }
 
 DTI_ABSENT(bool, dti_file_exchange, (const char *a, const char *b), (errno = ENOSYS, false));

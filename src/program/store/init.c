@@ -280,7 +280,7 @@ static dt_result dti_store_fill(dt_store *s) {
     for (uint32_t i = 0; i < s->layout.param_count; i++) {
         const dti_param *p = &s->layout.params[i];
         const float *values;
-        uint64_t n;
+        uint64_t n = 0;
         for (uint64_t at = 0; at < p->elements && !result; at += n) {
             result = dti_fill_read(&f, i, at, &values, &n);
             if (!result)
