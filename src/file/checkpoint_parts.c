@@ -29,6 +29,11 @@ static dt_result dti_checkpoint_parts_open(dti_base *base, dti_checkpoint_parts 
     if (!size || size >= DTI_CHECKPOINT_PATH)
         return dti_fail(base, DT_ERROR_INVALID, "a checkpoint's name of %zu bytes; it has 1 to %d",
                         size, DTI_CHECKPOINT_PATH - 1);
+    if (ranks > DTI_INDEX_FILES_MOST)
+        return dti_fail(base, DT_ERROR_UNSUPPORTED,
+                        ".checkpoint.sharded with %u ranks: an index has at most %d files; use "
+                        "fewer ranks, or one file",
+                        ranks, DTI_INDEX_FILES_MOST);
     DTI_TRY(dti_folders_check(base, path));
     *p = (dti_checkpoint_parts){.rank = rank, .ranks = ranks, .begun = dti_now_ns()};
     snprintf(p->path, sizeof p->path, "%.*s", (int)size, path);

@@ -179,6 +179,7 @@ static dt_result dti_evaluation_units_fault(dt_trainer *t, const bool *faulty) {
 static dt_result dti_evaluation_units(dt_trainer *t, dt_result own) {
     dti_evaluation *v = &t->evaluation;
     bool faulty[DTI_REPLICAS_MAX] = {0};
+    dt_result taken = DT_OK; /* others would wait in the next batch */
     if (!own) {
         dti_device_team_run(t->par.device_team, dti_evaluation_run, t);
         own = dti_replicas_result(&t->par);
@@ -189,14 +190,14 @@ static dt_result dti_evaluation_units(dt_trainer *t, dt_result own) {
         uint32_t first;
         const uint32_t rows = dti_evaluation_rows(t, i, v->now->rows, &first);
         double terms[DTI_TERMS_WIDTH] = {0};
-        if (rows && v->output.id)
-            DTI_TRY(
-                dti_evaluation_take(t, i, t->par.replicas[i].runs->runs[0].program, first, rows));
-        else if (rows)
+        dt_program *p = rows ? t->par.replicas[i].runs->runs[0].program : NULL;
+        if (rows && v->output.id && !taken)
+            taken = dti_replica_failed(&t->par, i, dti_evaluation_take(t, i, p, first, rows));
+        else if (rows && !v->output.id)
             faulty[i] = !dti_unit_pass_terms(&t->par, i, terms) && !t->par.desc.program.no_check;
         dti_evaluation_add(v, i, terms);
     }
-    return v->output.id ? DT_OK : dti_evaluation_units_fault(t, faulty);
+    return v->output.id ? dti_agree_result(&t->par, taken) : dti_evaluation_units_fault(t, faulty);
 }
 
 /* ---- a pass over a set */

@@ -78,7 +78,7 @@ static dt_result dti_full_gather(dti_parallel *par) {
     if (!result)
         result = dti_values_gather(par);
     if (!result)
-        result = dti_full_rest(all, true);
+        result = dti_agree_result(par, dti_full_rest(all, true));
     all->apart = result != DT_OK;
     dti_store_unbound(all);
     return result;

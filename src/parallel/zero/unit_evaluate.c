@@ -136,8 +136,10 @@ static dt_result dti_unit_pass_average(dti_parallel *par, uint32_t replica, floa
 }
 
 static void dti_unit_pass_end(dti_parallel *par) {
-    for (uint32_t i = 0; i < par->units.part_count; i++)
+    for (uint32_t i = 0; i < par->units.part_count; i++) {
         par->units.parts[i].params = dti_unit_part_of(&par->replicas[i]).params;
+        par->replicas[i].runs = &par->replicas[i].full; /* a prediction's are freed */
+    }
 }
 
 /* What owners give: the arenas may have moved, and where the application has all parameters it may
