@@ -238,7 +238,8 @@ static dt_result dti_state_write(dt_trainer *t, const char *path, bool folder,
     const bool parts = dti_state_is_sharded(t);
     dt_result result = extras ? DT_OK : DT_ERROR_MEMORY;
     if (!result && (writes || parts)) {
-        memcpy(extras, local->extras, local->extra_count * sizeof *extras);
+        for (uint32_t i = 0; i < local->extra_count; i++)
+            extras[i] = local->extras[i];
         f.extras = extras;
         f.extra_count =
             local->extra_count + dti_watched_put(t, watched, extras + local->extra_count);
