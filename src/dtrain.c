@@ -548,6 +548,7 @@ DTI_OPTIMIZE_END
 #include "train/evaluate.c"
 #include "train/watched.c"
 #include "train/state.c"
+#include "train/state_load.c"
 #include "train/round_state.c"
 #include "train/sharded.c"
 #include "train/checkpoints.c"

@@ -15,6 +15,10 @@
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#ifndef IFF_UP /* hidden by strict C, and the same on all systems */
+#define IFF_UP 1
+#define IFF_LOOPBACK 8
+#endif
 #define dti_strtok strtok_r
 #elif defined _WIN32
 #define DTI_TCP 1

@@ -18,7 +18,8 @@
  *   plateau.c                a schedule's plateau
  *   names.c                  what a report's numbers are called
  *   watched.c                what a fit watches, in checkpoints
- *   state.c, round_state.c   all state in a file, also of local steps
+ *   state.c, state_load.c    all state in a file
+ *   round_state.c            that of local steps
  *   sharded.c                state in files of all ranks
  *   checkpoints.c            checkpoints of a folder
  *   weights.c                weights in a file, where no rank has all */
