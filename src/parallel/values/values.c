@@ -135,6 +135,7 @@ static void dti_values_begin(dti_parallel *par, dti_values_move *m, char *piece)
     m->tensor = 0;
     m->asks = par->desc.comm && !par->lost;
     m->rank = DTI_VALUES_ALL;
+    m->averages = false;
     m->piece = (float *)(void *)piece;
     m->result = DT_OK;
 }
