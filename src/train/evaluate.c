@@ -130,7 +130,7 @@ static void dti_evaluation_run(void *arg, uint32_t index) {
     uint32_t first;
     const uint32_t rows = dti_evaluation_rows(t, index, batch->rows, &first);
     dt_program *p = batch->rows == v->batch ? v->full[index] : v->tail[index];
-    dt_step_desc step = dti_evaluation_step(t);
+    dt_step_desc step = v->step; /* devices run at once, and one counts in its store */
     dt_report report = {0};
     double terms[DTI_TERMS_WIDTH] = {0};
     step.first_row += first;
@@ -181,10 +181,11 @@ static dt_result dti_evaluation_units(dt_trainer *t, dt_result own) {
     bool faulty[DTI_REPLICAS_MAX] = {0};
     dt_result taken = DT_OK; /* others would wait in the next batch */
     if (!own) {
+        v->step = dti_evaluation_step(t);
         dti_device_team_run(t->par.device_team, dti_evaluation_run, t);
         own = dti_replicas_result(&t->par);
     }
-    const dt_step_desc step = own ? (dt_step_desc){0} : dti_evaluation_step(t);
+    const dt_step_desc step = own ? (dt_step_desc){0} : v->step;
     DTI_TRY(dti_unit_pass_batch(&t->par, &v->pass, v->now, &step, own));
     for (uint32_t i = 0; i < t->par.job.local; i++) {
         uint32_t first;
@@ -296,6 +297,7 @@ static dt_result dti_evaluation_batch_of(dt_trainer *t, dti_loader *loader) {
     if (dti_units_are(&t->par))
         return dti_evaluation_units(t, own);
     DTI_TRY(own);
+    v->step = dti_evaluation_step(t);
     dti_device_team_run(t->par.device_team, dti_evaluation_run, t);
     return dti_evaluation_result(t);
 }

@@ -32,6 +32,7 @@ typedef struct dti_evaluation { /* programs of the newest dt_trainer_evaluate */
     dti_unit_pass pass;   /* with ZeRO-2 and 3 */
     dti_exact *terms;     /* by replica: sums and weights, see micro_step.c */
     const dti_batch *now; /* the batch under way */
+    dt_step_desc step;    /* of it */
     char said[1024];      /* why the first batch that is not finite is so; "": none is */
     /* dt_trainer_predict's, in place of losses: */
     dt_tensor output; /* nil: none */
