@@ -278,6 +278,8 @@ static struct { _Atomic int64_t bytes; } values_memory;
 
 static void *values_alloc(void *user, size_t bytes, size_t align) {
     size_t *at = NULL;
+    (void)user;
+    (void)align;
     if (posix_memalign((void **)&at, 64, bytes + 64))
         return NULL;
     *at = bytes;
@@ -285,7 +287,9 @@ static void *values_alloc(void *user, size_t bytes, size_t align) {
     return (char *)at + 64;
 }
 
-static void values_free(void *user, void *at) {
+static void values_free(void *user, void *at, size_t bytes) {
+    (void)user;
+    (void)bytes;
     size_t *from = at ? (size_t *)(void *)((char *)at - 64) : NULL;
     atomic_fetch_sub(&values_memory.bytes, from ? (int64_t)*from : 0);
     free(from);
