@@ -215,6 +215,21 @@ static dt_result dti_store_save_all(dti_saving *s, const char *path) {
     return result;
 }
 
+static dt_result dti_saving_open(dti_saving *s) {
+    dti_base *base = dti_store_base(s->store);
+    const size_t room = (size_t)dt_store_param_count(s->store) + 1;
+    s->desc.params = s->desc.params ? s->desc.params : "*";
+    s->items = dti_alloc_array(base, room, sizeof *s->items);
+    s->infos = dti_alloc_array(base, room, sizeof *s->infos);
+    s->index = dti_alloc_array(base, room, sizeof *s->index);
+    s->file_of = dti_alloc_array(base, room, sizeof *s->file_of);
+    return s->items && s->infos && s->index && s->file_of ? DT_OK : DT_ERROR_MEMORY;
+}
+
+static void dti_saving_close(dti_saving *s) {
+    DTI_FREE(dti_store_base(s->store), s->file_of, s->index, s->infos, s->items);
+}
+
 static dt_result dti_store_save(dt_store *store, const char *path, const dt_save_desc *desc) {
     dti_base *base = dti_store_base(store);
     DTI_NEED(base, path);
@@ -222,29 +237,19 @@ static dt_result dti_store_save(dt_store *store, const char *path, const dt_save
         return dti_fail(base, DT_ERROR_INVALID,
                         "dt_save_desc.dtype is %d; it must be DT_F32, DT_BF16 or DT_F16",
                         (int)desc->dtype);
-    const size_t room = (size_t)dt_store_param_count(store) + 1;
     dti_saving s = {.store = store, .desc = *desc, .told = store->allow_nonfinite};
-    s.desc.params = desc->params ? desc->params : "*";
-    s.items = dti_alloc_array(base, room, sizeof *s.items);
-    s.infos = dti_alloc_array(base, room, sizeof *s.infos);
-    s.index = dti_alloc_array(base, room, sizeof *s.index);
-    s.file_of = dti_alloc_array(base, room, sizeof *s.file_of);
-    const dt_result result =
-        s.items && s.infos && s.index && s.file_of ? dti_store_save_all(&s, path) : DT_ERROR_MEMORY;
-    DTI_FREE(base, s.file_of, s.index, s.infos, s.items);
+    dt_result result = dti_saving_open(&s);
+    if (!result)
+        result = dti_store_save_all(&s, path);
+    dti_saving_close(&s);
     return result;
 }
 
 /* ---- Saving by whoever has the values: all parameters in their order, as F32 */
 
 static dt_result dti_weights_begin(dt_store *store, const char *path, dti_writer **out) {
-    dti_base *base = dti_store_base(store);
-    const size_t room = (size_t)dt_store_param_count(store) + 1;
-    dti_saving s = {.store = store, .desc = {.params = "*"}};
-    s.items = dti_alloc_array(base, room, sizeof *s.items);
-    s.infos = dti_alloc_array(base, room, sizeof *s.infos);
-    s.index = dti_alloc_array(base, room, sizeof *s.index);
-    dt_result result = s.items && s.infos && s.index ? DT_OK : DT_ERROR_MEMORY;
+    dti_saving s = {.store = store};
+    dt_result result = dti_saving_open(&s);
     if (!result)
         result = dti_store_save_items(&s);
     for (int i = 0; i < s.count; i++) { /* averages are F32 whatever the store's type */
@@ -252,8 +257,8 @@ static dt_result dti_weights_begin(dt_store *store, const char *path, dti_writer
         s.items[i].bytes = dti_bytes(DT_F32, s.infos[i].elements);
     }
     if (!result)
-        result = dti_safetensors_begin(base, path, s.items, s.count, out);
-    DTI_FREE(base, s.index, s.infos, s.items);
+        result = dti_safetensors_begin(dti_store_base(store), path, s.items, s.count, out);
+    dti_saving_close(&s);
     return result;
 }
 

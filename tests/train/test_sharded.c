@@ -15,7 +15,7 @@ typedef struct sharded_job {
     const char *folder, *path; /* loads path, or resumes from the folder */
     const char *saves;         /* also saves there after each checkpoint */
     dt_result refuses;         /* what that fails with */
-    int resumes, steps;        /* makes so many, with a checkpoint after each */
+    int resumes, steps;        /* `steps` are made, with a checkpoint after each */
     dt_result expects;
     char reason[200];
     bool unseen; /* rank 1 has another folder */

@@ -27,7 +27,7 @@ static dti_pipe_evaluation *dti_forward_of(const dti_parallel *par, dt_tensor ou
 
 /* ---- groups */
 
-/* Micro-batches of a replica, of so many rows of all. */
+/* Micro-batches of a replica, of `rows` rows of all. */
 static uint32_t dti_forward_micros(const dti_parallel *par, const dti_grid_evaluation *d,
                                    uint64_t rows) {
     const uint64_t all = (rows + d->each - 1) / d->each;

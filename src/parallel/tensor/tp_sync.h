@@ -15,7 +15,7 @@ typedef struct dti_tp_place {
     bool even;                   /* the same number on each */
     dti_subtrees subtrees;       /* of its tensor ranks here, */
     float *said, *heard;         /* their operands, and the sum of all: */
-    size_t most;                 /* of so many elements */
+    size_t most;                 /* elements of each of them */
     /* The step under way. */
     const float *brought[2][DTI_TP_MAX]; /* to this sync point, and the one before or after it */
 } dti_tp_place;

@@ -105,7 +105,7 @@ static void dti_values_gather_array(dti_values_move *m, uint32_t param, uint32_t
  * from it to the stores here. */
 static dt_result dti_values_gather(dti_parallel *par);
 static dt_result dti_values_scatter(dti_parallel *par);
-/* Walks through arrays but the counts, on all ranks together; `arrays`: only so many of each
+/* Walks through arrays but the counts, on all ranks together; `arrays`: how many of each
  * parameter, from its values on. The result is this rank's. `piece` is of DTI_AGREE_PIECE bytes. */
 static dt_result dti_values_save(dti_parallel *par, const dti_values_file *f, uint32_t arrays,
                                  char *piece);

@@ -33,7 +33,7 @@ struct dt_store {
     uint64_t cache_bytes;
     dti_memory *memories[DTI_ARENAS]; /* TRANSIENT to CACHE; NULL until a program needs it */
     /* Of programs with units (lower/units.c), in place of PARAM and GRADIENT: parameters and
-     * gradients, of so many elements. */
+     * gradients, each of unit_elements. */
     dti_memory *units[2];
     uint64_t unit_elements[2];
     /* What is trained lies elsewhere, with units or in other stores: PARAM is old, or NULL. */
