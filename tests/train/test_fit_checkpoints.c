@@ -50,6 +50,7 @@ typedef struct fold_case {
     const fold_row *row;
     bool steps; /* .checkpoint.every_steps: the trainer is refused, not the fit */
     bool background;
+    bool sharded;
     int ranks;
     char folder[300], root[100];
 } fold_case;
@@ -151,6 +152,7 @@ static void fold_rank(rank *r) {
     d.devices = "cpu";
     d.parallel.batch_slices = 2;
     d.checkpoint.folder = c->folder;
+    d.checkpoint.sharded = c->sharded;
     d.checkpoint.every_steps = c->steps ? 1000 : 0;
     d.checkpoint.background = c->background;
     dt_result result = dt_trainer_create(m.graph, &d, &t);
@@ -214,8 +216,9 @@ static bool fold_lay(const fold_case *c, bool full) {
     return !full;
 }
 
-static void fold_one(const fold_row *row, bool steps, bool background, int ranks) {
-    fold_case c = {.row = row, .steps = steps, .background = background, .ranks = ranks};
+static void fold_one(const fold_row *row, bool steps, bool background, bool sharded, int ranks) {
+    fold_case c = {
+        .row = row, .steps = steps, .background = background, .sharded = sharded, .ranks = ranks};
     char command[200];
     const bool full = row->then == FOLD_FULL;
     snprintf(c.root, sizeof c.root, "/tmp/dtrain-folds-XXXXXX");
@@ -226,7 +229,8 @@ static void fold_one(const fold_row *row, bool steps, bool background, int ranks
         job *j = job_new(ranks, &c);
         chmod(j->folder, 0777);
         const bool fine = job_run(j, fold_rank);
-        CHECK_TEXT(fine, "%s, then %d, of %d ranks%s", row->folder, (int)row->then, ranks,
+        CHECK_TEXT(fine, "%s, then %d, of %d ranks%s%s", row->folder, (int)row->then, ranks,
+                   sharded ? ", in parts" : "",
                    steps        ? ", by steps"
                    : background ? ", by a thread"
                                 : "");
@@ -259,8 +263,13 @@ TEST(a_fit_that_has_nothing_to_do_needs_no_folder_that_can_be_written) {
 }
 
 TEST(checkpoints_that_cannot_be_written_are_refused_at_the_start_or_counted_in_the_report) {
-    for (size_t i = 0; i < sizeof fold_rows / sizeof *fold_rows; i++)
-        for (int way = 0; way < 4; way++)
-            fold_one(&fold_rows[i], !fold_rows[i].late && way & 1, fold_rows[i].late && way & 1,
-                     1 + way / 2);
+    for (size_t i = 0; i < sizeof fold_rows / sizeof *fold_rows; i++) {
+        const fold_row *row = &fold_rows[i];
+        for (int way = 0; way < 8; way++) {
+            const bool odd = way & 1, sharded = way & 4;
+            /* which of two threads' reasons is told depends on who is first */
+            if (!sharded || way != 7 || !row->late || !row->reason)
+                fold_one(row, !row->late && odd, row->late && odd, sharded, 1 + way / 2 % 2);
+        }
+    }
 }
