@@ -180,7 +180,12 @@ static dt_result dti_agree_state(dti_parallel *par, char *piece) {
 
 static dt_result dti_agree_piece(dti_parallel *par, char **piece) {
     *piece = dti_alloc(par->base, DTI_AGREE_PIECE);
-    return dti_agree_result(par, *piece ? DT_OK : DT_ERROR_MEMORY);
+    const dt_result result = dti_agree_result(par, *piece ? DT_OK : DT_ERROR_MEMORY);
+    if (result) { /* also where another rank has none */
+        dti_free(par->base, *piece);
+        *piece = NULL;
+    }
+    return result;
 }
 
 static dt_result dti_agree_with(dti_parallel *par, dti_piece_fn *fn) {
