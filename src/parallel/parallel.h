@@ -305,8 +305,8 @@ static uint32_t dti_devices_count(dti_base *base, const char *devices);
 static dt_result dti_agree_text(dti_parallel *par, const char *text, size_t size);
 /* CPUs with FMA and without round differently: all ranks' devices are of one class. INVALID */
 static dt_result dti_agree_class(dti_parallel *par);
-/* Memory for values that go to other ranks, on all of them or none, so that none runs out of it when
- * values have changed. The caller frees it; or `fn` gets it. MEMORY: *piece is NULL */
+/* Memory for values that go to other ranks, on all of them or none, so that none runs out of it
+ * when values have changed. The caller frees it; or `fn` gets it. MEMORY: *piece is NULL */
 #define DTI_AGREE_PIECE ((size_t)1 << 20)
 static dt_result dti_agree_piece(dti_parallel *par, char **piece);
 typedef dt_result dti_piece_fn(dti_parallel *par, char *piece);
