@@ -525,6 +525,7 @@ DTI_OPTIMIZE_END
 #include "parallel/tensor/tp_model.c"
 #include "parallel/values/maps.c"
 #include "parallel/values/values.c"
+#include "parallel/values/snapshot.c"
 #include "parallel/values/host.c"
 #endif
 

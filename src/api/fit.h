@@ -83,7 +83,7 @@ typedef struct dt_watch {
     double min_delta;   /* an improvement of at most this does not count; not negative */
     int patience; /* stop after this number of watched values without a better one; 0 = never */
     /* Restore the best weights at the end, also after .max_skips, but after no other error. Moments
-     * stay. Keeps a copy of the parameters on the host. Not with dt_trainer_desc.averaged. */
+     * stay. Each process keeps a copy of its parameters. Not with dt_trainer_desc.averaged. */
     bool restore_best;
     /* A safetensors file of the best weights, written by rank 0; NULL = no file. IO if it cannot be
      * written, also before the first step. */

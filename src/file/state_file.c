@@ -8,17 +8,29 @@ static uint32_t dti_state_moments(const dt_store *s) {
 
 /* ---- the list */
 
-static dt_result dti_state_item(dti_state_file *f, uint32_t moment, const dti_param *param) {
+/* Whether it is one of the best weights. */
+static bool dti_state_is_best(const dti_state_file *f, uint32_t item) {
+    return f->best && item >= (uint32_t)f->tensors - f->store->layout.param_count;
+}
+
+static uint32_t dti_state_array(const dti_state_file *f, uint32_t item) {
+    return dti_state_is_best(f, item) ? 0 : item / f->store->layout.param_count;
+}
+
+static dt_result dti_state_item(dti_state_file *f, uint32_t moment, const dti_param *param,
+                                bool best) {
     const dti_node *node = &f->store->graph->nodes[param->node];
     const size_t size = strlen(node->label) + 32;
     char *name = f->names[f->count] = dti_alloc(f->base, size);
     DTI_HAVE(name);
     f->tensors = f->count + 1;
-    if (moment)
+    if (best)
+        snprintf(name, size, DTI_STATE_BEST_NAME "%s", node->label);
+    else if (moment)
         snprintf(name, size, DTI_STATE_OWN "moment%u.%s", moment, node->label);
     else
         snprintf(name, size, "%s", node->label);
-    const dt_state_dtype type = dti_stored_type(f->store, moment, param);
+    const dt_state_dtype type = best ? DT_STATE_F32 : dti_stored_type(f->store, moment, param);
     const dt_dtype dtype = type == DT_STATE_BF16 ? DT_BF16 : DT_F32;
     dti_safetensors_item *item = &f->items[f->count];
     *item = (dti_safetensors_item){name, dti_dtype_file_name(dtype), node->shape.rank,
@@ -36,16 +48,15 @@ static dt_result dti_state_item(dti_state_file *f, uint32_t moment, const dti_pa
 static dt_result dti_state_open(dti_state_file *f, uint32_t moments, const char *words_name,
                                 uint32_t words) {
     const dt_store *s = f->store;
-    const uint32_t n = s->layout.param_count;
-    f->items =
-        dti_alloc_array(f->base, (size_t)n * (1 + moments) + 3 + f->extra_count, sizeof *f->items);
-    f->names = dti_alloc_array(f->base, (size_t)n * (1 + moments) + 1, sizeof *f->names);
-    f->raw = dti_alloc_array(f->base, (size_t)n * (1 + moments) + 1, sizeof *f->raw);
+    const uint32_t n = s->layout.param_count, all = n * (1 + moments + f->best);
+    f->items = dti_alloc_array(f->base, (size_t)all + 3 + f->extra_count, sizeof *f->items);
+    f->names = dti_alloc_array(f->base, (size_t)all + 1, sizeof *f->names);
+    f->raw = dti_alloc_array(f->base, (size_t)all + 1, sizeof *f->raw);
     f->t = dti_alloc_array(f->base, (size_t)n + 1, sizeof *f->t);
     f->chunk = dti_alloc(f->base, (size_t)DTI_WEIGHTS_CHUNK);
     DTI_HAVE(f->items && f->names && f->raw && f->t && f->chunk && f->model.ok);
-    for (uint32_t i = 0; i < n * (1 + moments); i++)
-        DTI_TRY(dti_state_item(f, i / n, &s->layout.params[i % n]));
+    for (uint32_t i = 0; i < all; i++)
+        DTI_TRY(dti_state_item(f, i / n, &s->layout.params[i % n], i / n > moments));
     f->sizes[0] = n;
     f->sizes[1] = words;
     f->sizes[2] = (int64_t)f->model.size;
@@ -112,6 +123,10 @@ static dt_result dti_state_copy(void *user, int item, uint64_t offset, void *to,
     }
     const uint32_t kind = dti_state_kind_of(s, (uint32_t)item, &first);
     const dti_param *p = &s->layout.params[(uint32_t)item % s->layout.param_count];
+    if (dti_state_is_best(f, (uint32_t)item)) {
+        memcpy(to, (const char *)(f->best_values + first) + offset, bytes);
+        return DT_OK;
+    }
     if (dti_store_is_stored(s, kind) && s->layout.parted && kind)
         return dti_state_read_shards(f, kind, first + offset / 2, bytes / 2, to);
     if (dti_store_is_stored(s, kind))

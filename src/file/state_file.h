@@ -1,7 +1,7 @@
 /* The whole state that training changes in a store, as tensors of a checkpoint: each parameter and
- * buffer under its name, "dtrain.moment1." and 2 of each, "dtrain.t"; then words that the caller
- * defines, and "dtrain.model", the lines of model_text.h. The order of parameters in the file need
- * not be the one here. */
+ * buffer under its name, "dtrain.moment1." and 2 of each, and a fit's "dtrain.watch.best." of each.
+ * Then "dtrain.t", words that the caller defines, and "dtrain.model", the lines of model_text.h.
+ * The order of parameters in the file need not be the one here. */
 
 typedef struct dti_state_extra { /* a tensor of the caller's, of one dimension */
     char name[40];
@@ -28,8 +28,12 @@ typedef struct dti_state_file {
     const uint32_t *counts;  /* of steps, by parameter; NULL: the store has them */
     const uint32_t *rank_of; /* [count]: of a sharded checkpoint, the rank that writes each; */
     const int *own;          /* and this rank's items. NULL: rank 0 writes all */
-    bool copies;             /* who writes it warns of a NaN or infinity later; */
-    bool told;               /* or was warned of one */
+    /* A fit's best weights are an array of tensors after the moments. They are in the arena's
+     * order, or NULL: then they are pushed. */
+    bool best;
+    const float *best_values;
+    bool copies; /* who writes it warns of a NaN or infinity later; */
+    bool told;   /* or was warned of one */
 } dti_state_file;
 
 /* Lists the tensors; `moments` of them. INVALID: a parameter has a name of the format's own. */
@@ -37,6 +41,10 @@ static dt_result dti_state_open(dti_state_file *f, uint32_t moments, const char 
                                 uint32_t words);
 static void dti_state_close(dti_state_file *f);
 static uint32_t dti_state_moments(const dt_store *s); /* that the store keeps now */
+/* The array of a parameter that one of the first tensors is, as the store numbers them: the best
+ * weights are values. */
+#define DTI_STATE_BEST_NAME DTI_STATE_OWN "watch.best."
+static uint32_t dti_state_array(const dti_state_file *f, uint32_t item);
 /* A dti_checkpoint_read_fn of a dti_state_file. */
 static dt_result dti_state_read(void *user, int item, uint64_t offset, void *to, size_t bytes);
 /* The same without a warning of NaN and infinities; and in how many of the first tensors one is

@@ -287,7 +287,7 @@ static dt_result dti_fit_resume(dti_fit *f) {
         DTI_TRY(dt_trainer_resume(t, &found));
     dti_fit_take_watched(f);
     if ((found || f->resumed) && (f->d->watch.patience || f->d->watch.restore_best) &&
-        (!f->s.best_step || (f->best && !f->have_best)))
+        (!f->s.best_step || (f->best.values && !f->have_best)))
         dti_log(t->base, DT_LOG_INFO, "fit: goes on after step %llu; no %s, so %s",
                 (unsigned long long)t->par.replicas[0].store->steps,
                 f->s.best_step
@@ -301,13 +301,9 @@ static dt_result dti_fit_resume(dti_fit *f) {
 
 /* What it takes before anything changes: the best weights, the first entries of the history. */
 static dt_result dti_fit_room(dti_fit *f) {
-    const dt_store *s = f->t->par.replicas[0].store;
     bool room = true;
-    if (f->d->watch.restore_best) {
-        f->best_bytes = dti_arena_bytes(s->layout.elements);
-        f->best = dti_alloc(f->t->base, (size_t)f->best_bytes);
-        room = f->best != NULL;
-    }
+    if (f->d->watch.restore_best)
+        room = !dti_values_snapshot_make(&f->t->par, &f->best);
     if (room && f->history)
         room = DTI_RESERVE(f->t->base, f->history->entries, f->history->capacity, DTI_FIT_ENTRIES);
     return room ? DT_OK : DT_ERROR_MEMORY;
@@ -317,8 +313,7 @@ static dt_result dti_fit_open(dti_fit *f) {
     dt_trainer *t = f->t;
     const dt_store *s = t->par.replicas[0].store;
     dt_result result = dti_agree_result(&t->par, dti_fit_room(f));
-    t->watched.weights = f->best;
-    t->watched.bytes = f->best_bytes;
+    t->watched.weights = f->best.values ? &f->best : NULL;
     if (!result)
         result = dti_fit_resume(f);
     if (result)
@@ -411,7 +406,7 @@ DTI_PUBLIC(dt_trainer_fit, (dt_trainer * t, const dt_fit_desc *desc, dt_history 
     if (result && history)
         history->stop = DT_FIT_STOP_FAILED; /* also where a callback fails at the end */
     t->watched.weights = NULL;
-    dti_free(t->base, f.best);
+    dti_values_snapshot_free(&t->par, &f.best);
     return result;
 }
 

@@ -29,10 +29,10 @@ typedef struct dti_fit {
     int watches;        /* number of the value */
     bool asked;         /* to stop, in the middle of a round of local steps; */
     dt_result held;     /* or what a callback failed with there */
-    char *best;         /* weights of the first store at their best; NULL: not wanted */
-    uint64_t best_bytes;
     bool have_best;
     bool resumed; /* what an interrupted fit watched */
+    /* The best weights; .values is NULL: not wanted. */
+    dti_values_snapshot best;
 } dti_fit;
 
 /* ---- fit_desc.c: what a fit is asked for, on all ranks together. INVALID */

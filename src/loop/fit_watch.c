@@ -3,12 +3,10 @@
 /* ---- the best weights */
 
 static dt_result dti_fit_keep(dti_fit *f) {
-    dt_store *s = f->t->par.replicas[0].store;
-    if (!f->best)
+    if (!f->best.values)
         return DT_OK;
     f->have_best = true;
-    dt_result result = dti_full_gather(&f->t->par);
-    return result ? result : dti_store_array_read(s, 0, 0, s->layout.elements, f->best);
+    return dti_values_snapshot_take(&f->t->par, &f->best);
 }
 
 static const char dti_fit_save_how[] =
@@ -36,20 +34,10 @@ static dt_result dti_fit_probe(const dti_fit *f) {
     return result ? result : dti_writer_close(w, false);
 }
 
-/* Each rank has them, and each replica gets them. */
 static dt_result dti_fit_restore(dti_fit *f) {
-    dt_result result = DT_OK;
-    if (!f->have_best || f->s.best_step == f->s.step)
-        return DT_OK;
-    result = dti_full_gather(&f->t->par); /* the next step gives stages all of it */
-    for (uint32_t i = 0; i < f->t->par.job.local && !result; i++) {
-        dt_store *s = f->t->par.replicas[i].store;
-        result = dti_store_array_write(s, 0, 0, s->layout.elements, f->best);
-        s->written = true;
-        dti_store_unbound(s);
-        dti_host_copy_stale(s);
-    }
-    return dti_agree_result(&f->t->par, result);
+    return !f->have_best || f->s.best_step == f->s.step
+               ? DT_OK
+               : dti_values_snapshot_restore(&f->t->par, &f->best);
 }
 
 /* ---- validation and what is watched */
@@ -192,7 +180,7 @@ static void dti_fit_take_watched(dti_fit *f) {
     f->s.best_step = w->best_step;
     f->s.validations_since_best = w->waited;
     f->seen_step = w->seen_step;
-    f->have_best = f->best && w->have;
+    f->have_best = f->best.values && w->have;
     f->resumed = true;
     f->s.train = w->train;
     dti_report_close(f->t, &f->s.train);
@@ -212,7 +200,8 @@ static void dti_fit_best_none(const dti_fit *f) {
              "fit: %s %s in %llu values, so there is no best step%s", dti_fit_watches(f).text,
              f->valueless == f->s.not_finite ? "never had a target or a step that counts"
                                              : "was never finite",
-             (unsigned long long)f->s.not_finite, f->best ? ", and no weights to restore" : "");
+             (unsigned long long)f->s.not_finite,
+             f->best.values ? ", and no weights to restore" : "");
     dti_log(base, DT_LOG_WARNING, "%s", base->error);
 }
 

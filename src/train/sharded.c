@@ -14,7 +14,8 @@ static void dti_sharded_assign(const dti_shard_save *s, uint64_t *bytes) {
         uint32_t least = 0;
         for (uint32_t r = 1; r < ranks; r++)
             least = bytes[r] < bytes[least] ? r : least;
-        s->rank_of[i] = apart ? dti_values_most(par, i % params, i / params, i) : least;
+        s->rank_of[i] =
+            apart ? dti_values_most(par, i % params, dti_state_array(s->f, i), i) : least;
         bytes[s->rank_of[i]] += s->f->items[i].bytes;
     }
 }

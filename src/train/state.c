@@ -184,6 +184,7 @@ static bool dti_state_is_sharded(const dt_trainer *t) {
 
 typedef struct dti_state_walk {
     dti_state_file *f;
+    uint32_t first;            /* tensor of the first array */
     const dti_checkpoint *c;   /* that is read, */
     dti_checkpoint_file *file; /* or written */
 } dti_state_walk;
@@ -195,12 +196,14 @@ static uint32_t dti_state_item_of(const dti_state_file *f, uint32_t param, uint3
 static dt_result dti_state_walk_write(void *user, uint32_t param, uint32_t array, uint64_t at,
                                       uint64_t n, float *values) {
     const dti_state_walk *w = user;
-    return dti_state_push(w->f, w->file, (int)dti_state_item_of(w->f, param, array), at, n, values);
+    return dti_state_push(w->f, w->file, (int)(w->first + dti_state_item_of(w->f, param, array)),
+                          at, n, values);
 }
 
 static uint32_t dti_state_walk_rank(void *user, uint32_t param, uint32_t array) {
-    const dti_state_file *f = ((const dti_state_walk *)user)->f;
-    return f->rank_of ? f->rank_of[dti_state_item_of(f, param, array)] : 0;
+    const dti_state_walk *w = user;
+    const uint32_t item = w->first + dti_state_item_of(w->f, param, array);
+    return w->f->rank_of ? w->f->rank_of[item] : 0;
 }
 
 /* file: NULL on ranks that write none. own: what failed here. */
@@ -208,7 +211,7 @@ static dt_result dti_state_write_apart(dt_trainer *t, dti_state_file *f, dti_che
                                        dt_result own) {
     dti_parallel *par = &t->par;
     dti_state_walk w = {.f = f, .file = file};
-    const dti_values_file values = {
+    dti_values_file values = {
         .user = &w, .move = dti_state_walk_write, .rank = dti_state_walk_rank};
     const size_t params = f->store->layout.param_count;
     uint32_t *counts = dti_alloc_array(t->base, params + 1, sizeof *counts);
@@ -218,6 +221,10 @@ static dt_result dti_state_write_apart(dt_trainer *t, dti_state_file *f, dti_che
         result = dti_values_counts(par, counts);
     if (!result)
         result = dti_values_save(par, &values, 1 + f->store->moments, piece);
+    w.first = dti_state_item_of(f, 0, 1 + f->store->moments);
+    values.snapshot = t->watched.weights;
+    if (!result && f->best)
+        result = dti_values_save(par, &values, 1, piece);
     f->counts = counts;
     if (!result && file)
         result = dti_state_fill(f, file);
@@ -232,11 +239,12 @@ static dt_result dti_state_write(dt_trainer *t, const char *path, bool folder,
     uint64_t words[DTI_STATE_WORDS], watched[DTI_WATCHED_WORDS], *others = NULL;
     dti_checkpoint_file *file = NULL;
     dti_state_extra *extras =
-        dti_alloc_array(t->base, (size_t)local->extra_count + 3, sizeof *extras);
+        dti_alloc_array(t->base, (size_t)local->extra_count + 2, sizeof *extras);
     dti_state_file f = dti_trainer_state(t, words, DTI_STATE_USUAL);
     dti_shard_save sharded = {.t = t, .f = &f};
     const bool parts = dti_state_is_sharded(t);
     dt_result result = extras ? DT_OK : DT_ERROR_MEMORY;
+    dti_watched_weights(t, &f);
     if (!result && (writes || parts)) {
         for (uint32_t i = 0; i < local->extra_count; i++)
             extras[i] = local->extras[i];

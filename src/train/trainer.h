@@ -30,6 +30,8 @@ typedef struct dti_evaluation { /* programs of the newest dt_trainer_evaluate */
     dt_program **full;    /* by replica */
     dt_program **tail;    /* NULL where a replica has no rows */
     dti_unit_pass pass;   /* with ZeRO-2 and 3 */
+    /* In a pipeline, or on tensor ranks: */
+    dti_grid_evaluation grid;
     dti_exact *terms;     /* by replica: sums and weights, see micro_step.c */
     const dti_batch *now; /* the batch under way */
     dt_step_desc step;    /* of it */
@@ -64,8 +66,8 @@ typedef struct dti_watched { /* of the newest fit: see watched.c */
     double best;
     uint64_t best_step, waited, seen_step;
     dt_train_report train; /* of the epoch so far */
-    char *weights;         /* the best, of a fit under way that puts them back; else NULL */
-    uint64_t bytes;
+    /* The best, of a fit under way that restores them; else NULL. */
+    dti_values_snapshot *weights;
     bool have;   /* and they are there */
     bool loaded; /* from a file, and no fit has gone on from it yet */
 } dti_watched;

@@ -170,7 +170,9 @@ TEST(lr_find_on_ranks_has_one_device_s_curve_and_leaves_all_as_it_was) {
 
 typedef struct watching {
     const char *folder;
-    uint64_t kill_at; /* the last rank, behind this step; 0: nobody */
+    uint64_t kill_at; /* the last rank, after this step; 0: no rank */
+    int kind;
+    dt_parallel_desc mesh;
 } watching;
 
 typedef struct watching_rank {
@@ -188,6 +190,24 @@ static dt_result watching_kill(void *user, dt_fit_state *s) {
     return DT_OK;
 }
 
+/* Of the values: moments may be sharded. */
+static dt_result watching_hash(dt_store *s, uint64_t *hash) {
+    static float values[4096];
+    *hash = 14695981039346656037u;
+    for (int i = 0; i < dt_store_param_count(s); i++) {
+        dt_param_info info;
+        dt_result result = dt_store_get_param(s, i, &info);
+        const size_t bytes = result ? 0 : (size_t)info.elements * sizeof *values;
+        if (!result && bytes <= sizeof values)
+            result = dt_store_read(s, i, DT_VALUE_PARAM, values, bytes);
+        if (result || bytes > sizeof values)
+            return result ? result : DT_ERROR_MEMORY;
+        for (size_t k = 0; k < bytes; k++)
+            *hash = (*hash ^ ((const unsigned char *)values)[k]) * 1099511628211u;
+    }
+    return DT_OK;
+}
+
 /* Stops early, lowers the rate on plateaus, and puts back the best weights; checkpoints come in
  * the middle of epochs. */
 static dt_result watching_run(dt_comm *comm, watching_rank *k, dt_history *h, uint64_t *hash,
@@ -195,12 +215,13 @@ static dt_result watching_run(dt_comm *comm, watching_rank *k, dt_history *h, ui
     static train_model m;
     dt_trainer *t = NULL;
     *h = (dt_history){0};
-    if (!train_model_make(&m, &one_thread, 0))
+    if (!train_model_make(&m, &one_thread, k->w->kind))
         return DT_ERROR_MEMORY;
     dt_trainer_desc d = train_desc(&m);
     m.adam.schedule[0] =
         (dt_schedule){.kind = DT_SCHEDULE_PLATEAU, .patience = 1, .gamma = 0.5, .threshold = 0.1};
     d.comm = comm;
+    d.parallel = k->w->mesh;
     d.parallel.batch_slices = 6;
     d.checkpoint.folder = k->w->folder;
     d.checkpoint.every_steps = k->w->folder ? 2 : 0;
@@ -214,7 +235,7 @@ static dt_result watching_run(dt_comm *comm, watching_rank *k, dt_history *h, ui
     if (!result)
         result = dt_trainer_fit(t, &fit, h);
     if (!result)
-        result = dt_store_state_hash(dt_trainer_store(t), hash);
+        result = watching_hash(dt_trainer_store(t), hash);
     snprintf(text, 1200, "%s", dt_ctx_error(m.ctx));
     dt_history_destroy(&(dt_history){.ctx = h->ctx, .entries = h->entries});
     dt_ctx_destroy(m.ctx);
@@ -248,23 +269,51 @@ static void watching_job(const watching *w, int count, const dt_history *want, u
     job_free(j);
 }
 
-TEST(a_fit_whose_rank_is_killed_goes_on_and_stops_at_the_step_of_one_device) {
-    const watching whole = {0};
-    watching_rank alone = {&whole, 0, 1, 0};
-    dt_history want;
-    uint64_t bits = 0;
-    char text[1200];
-    if (!CHECK_TEXT(!watching_run(NULL, &alone, &want, &bits, text), "%s", text))
-        return;
-    CHECK_TEXT(want.stop == DT_FIT_STOP_EARLY && want.steps > 15 && want.best_step > 5 &&
-                   want.best_step < want.steps,
-               "step %d, the best %d", (int)want.steps, (int)want.best_step);
-    for (int count = 2; count <= 3; count++) {
-        const char *folder = "build/fit-killed";
-        CHECK(system("rm -rf build/fit-killed") == 0);
-        watching_job(&(watching){folder, want.best_step + 1}, count, NULL, 0);
-        watching_job(&(watching){folder, want.steps - 2}, count, NULL, 0);
-        watching_job(&(watching){folder, 0}, 5 - count, &want, bits); /* on as many as not before */
-    }
+typedef struct watching_row {
+    const char *what;
+    int kind;
+    int killed, after; /* ranks */
+    dt_parallel_desc mesh, then;
+} watching_row;
+
+static void watching_killed(const watching_row *row, const dt_history *want, uint64_t bits) {
+    const char *folder = "build/fit-killed";
     CHECK(system("rm -rf build/fit-killed") == 0);
+    watching w = {folder, want->best_step + 1, row->kind, row->mesh};
+    watching_job(&w, row->killed, NULL, 0);
+    w.kill_at = want->steps - 2;
+    watching_job(&w, row->killed, NULL, 0);
+    w.kill_at = 0;
+    w.mesh = row->then;
+    watching_job(&w, row->after, want, bits);
+    CHECK(system("rm -rf build/fit-killed") == 0);
+}
+
+/* Also on another mesh, whose ranks have other parts of the best weights. */
+TEST(a_fit_whose_rank_is_killed_goes_on_and_stops_at_the_step_of_one_device) {
+    static const watching_row rows[] = {
+        {"replicas", 0, 2, 3, {0}, {0}},
+        {"replicas", 0, 3, 2, {0}, {0}},
+        {"a pipeline, then ZeRO-3", 0, 2, 3, {.pipeline = 2}, {.zero_stage = 3}},
+        {"ZeRO-3, then a pipeline", 0, 3, 2, {.zero_stage = 3}, {.pipeline = 2}},
+        {"ZeRO-3 in stages", 0, 4, 1, {.pipeline = 2, .zero_stage = 3}, {0}},
+        {"ZeRO-1", 0, 2, 4, {.zero_stage = 1}, {.pipeline = 2, .zero_stage = 2}},
+        {"tensor ranks", TRAIN_PARTS, 2, 1, {.tensor = 2}, {0}},
+        {"a replica, then tensor ranks", TRAIN_PARTS, 2, 2, {0}, {.tensor = 2}},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        watching_row row = rows[i];
+        row.mesh.tensor_slices = row.then.tensor_slices = row.kind ? 2 : 0;
+        const watching whole = {.kind = row.kind, .mesh = {.tensor_slices = row.kind ? 2 : 0}};
+        watching_rank alone = {&whole, 0, 1, 0};
+        dt_history want;
+        uint64_t bits = 0;
+        char text[1200];
+        if (!CHECK_TEXT(!watching_run(NULL, &alone, &want, &bits, text), "%s: %s", row.what, text))
+            return;
+        CHECK_TEXT(want.stop == DT_FIT_STOP_EARLY && want.steps > 15 && want.best_step > 5 &&
+                       want.best_step < want.steps,
+                   "%s: step %d, the best %d", row.what, (int)want.steps, (int)want.best_step);
+        watching_killed(&row, &want, bits);
+    }
 }

@@ -604,7 +604,7 @@ TEST(a_checkpoint_with_a_nan_in_any_tensor_is_refused_by_its_name) {
             state_poisoned(&m, trainer, path, &x, (uint64_t)(7 * i) % (x.bytes / 8 + 1) % 100);
             tried++;
             packed += bytes;
-            best += !strcmp(x.name, "dtrain.watch.best");
+            best += !strncmp(x.name, "dtrain.watch.best.", 18);
         }
         CHECK(dt_trainer_load(trainer, path) == DT_OK);
         dt_safetensors_close(w);
@@ -615,7 +615,7 @@ TEST(a_checkpoint_with_a_nan_in_any_tensor_is_refused_by_its_name) {
         CHECK_TEXT(dt_trainer_load(trainer, path) == DT_OK, "%s", dt_ctx_error(m.ctx));
         dt_ctx_destroy(m.ctx);
     }
-    CHECK_TEXT(tried > 60 && packed == 1 && best == 1, "%d, %d, %d", tried, packed, best);
+    CHECK_TEXT(tried > 60 && packed == 1 && best > 1, "%d, %d, %d", tried, packed, best);
     remove("build/test_state_whole.safetensors");
     CHECK(system("rm -rf build/test_state_folder") == 0);
 }

@@ -39,7 +39,8 @@ static bool dti_owners_find(const dti_parallel *par, uint32_t replica, uint32_t 
     const dti_param *params = par->replicas[0].store->layout.params;
     *p = (dti_values_place){.param = param,
                             .offset = params[param].offset,
-                            .moments = dti_owners_range(par, replica),
+                            .moments = par->owners ? dti_owners_range(par, replica)
+                                                   : (dti_bucket){0, UINT64_MAX},
                             .rank = dti_mesh_rank(&par->mesh, replica),
                             .kind = "replica",
                             .number = here};

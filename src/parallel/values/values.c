@@ -136,6 +136,7 @@ static void dti_values_begin(dti_parallel *par, dti_values_move *m, char *piece)
     m->asks = par->desc.comm && !par->lost;
     m->rank = DTI_VALUES_ALL;
     m->averages = false;
+    m->snapshot = NULL;
     m->piece = (float *)(void *)piece;
     m->result = DT_OK;
 }
@@ -173,6 +174,16 @@ static void dti_values_part_copy(const dti_tp *tp, const dti_tp_part *p, uint32_
     }
 }
 
+static dt_result dti_values_read(const dti_values_move *m, const dti_values_place *p,
+                                 uint32_t replica, uint32_t tensor, dti_bucket has, float *to) {
+    const uint64_t n = dti_bucket_elements(has);
+    const bool none = m->averages && !p->store->kept[p->param].averaged;
+    if (!m->snapshot)
+        return dti_store_array_read(p->store, none ? 0 : m->array, has.begin, n, to);
+    memcpy(to, dti_values_snapshot_at(m, p, replica, tensor, has.begin), (size_t)n * sizeof *to);
+    return DT_OK;
+}
+
 static void dti_values_collect(dti_values_move *m, uint32_t tensor, dti_bucket range, float *to) {
     const bool all = m->map.shards && (m->array || m->map.units);
     const uint32_t first = all ? m->replica / m->map.shards * m->map.shards : m->replica,
@@ -184,10 +195,7 @@ static void dti_values_collect(dti_values_move *m, uint32_t tensor, dti_bucket r
                          has = all ? dti_bucket_overlap(at, p.moments) : at;
         const uint64_t n = dti_bucket_elements(has);
         float *here = to + (has.begin - at.begin);
-        const bool none = m->averages && p.store && !p.store->kept[p.param].averaged;
-        const dt_result own =
-            p.store && n ? dti_store_array_read(p.store, none ? 0 : m->array, has.begin, n, here)
-                         : DT_OK;
+        const dt_result own = p.store && n ? dti_values_read(m, &p, d, tensor, has, here) : DT_OK;
         dti_values_add(m, &p, own);
         if (m->rank != DTI_VALUES_ALL && m->asks && n)
             dti_values_send(m, here, n, p.rank, own);
@@ -211,6 +219,8 @@ static void dti_values_unread(dti_values_move *m, uint64_t at, uint64_t n, bool 
     dt_store *all = dti_values_host(m);
     const uint64_t from = all->layout.params[m->param].offset + at;
     dt_result result = DT_OK;
+    if (m->snapshot && write)
+        return; /* no step changes it */
     if (m->array && !write)
         memset(m->room, 0, (size_t)n * sizeof *m->room);
     else if (!m->array)
@@ -276,17 +286,32 @@ static bool dti_values_reads(const dti_values_move *m, bool found, dti_bucket ra
     return any;
 }
 
+/* To place `i` here. */
+static dt_result dti_values_write(const dti_values_move *m, const dti_values_place *p, uint32_t i,
+                                  uint64_t at, uint64_t n, const float *values) {
+    const dti_mesh *mesh = &m->par->mesh;
+    if (!m->snapshot)
+        return dti_store_array_write(p->store, m->array, at, n, values);
+    const dti_bucket has =
+        dti_bucket_overlap(dti_values_snapshot_has(m, p), (dti_bucket){at, at + n});
+    if (has.begin < has.end)
+        memcpy(dti_values_snapshot_at(m, p,
+                                      dti_mesh_replicas(mesh, mesh->rank).first + i / mesh->tensor,
+                                      i % mesh->tensor, has.begin),
+               values + (has.begin - at), (size_t)dti_bucket_elements(has) * sizeof *values);
+    return DT_OK;
+}
+
 /* To the places here, each of which takes what it has. */
 static void dti_values_take_piece(dti_values_move *m, uint64_t at, uint64_t n) {
     const dti_tp *tp = m->map.tp;
+    const float *from = m->part ? tp->part : m->room;
     dti_values_place p;
+    n = m->part ? n / tp->size : n;
     for (uint32_t i = 0; dti_values_next(m, &i, &p); i++) {
         if (m->part)
             dti_values_part_copy(tp, m->part, i % m->par->mesh.tensor, false);
-        dti_values_add(m, &p,
-                       dti_store_array_write(p.store, m->array, p.offset + at,
-                                             m->part ? n / tp->size : n,
-                                             m->part ? tp->part : m->room));
+        dti_values_add(m, &p, dti_values_write(m, &p, i, p.offset + at, n, from));
     }
 }
 
@@ -366,6 +391,7 @@ static dt_result dti_values_save(dti_parallel *par, const dti_values_file *f, ui
                                  char *piece) {
     dti_values_move m;
     DTI_TRY(dti_values_open(par, &m, piece));
+    m.snapshot = f->snapshot;
     dti_values_walk(&m, f, arrays, false);
     return m.result;
 }
@@ -374,8 +400,11 @@ static dt_result dti_values_load(dti_parallel *par, const dti_values_file *f, ui
                                  char *piece) {
     dti_values_move m;
     dti_values_begin(par, &m, piece);
-    dti_full_old(par);
-    par->replicas[0].store->written = false;
+    m.snapshot = f->snapshot;
+    if (!m.snapshot) {
+        dti_full_old(par);
+        par->replicas[0].store->written = false;
+    }
     dti_values_walk(&m, f, arrays, true);
     return m.result;
 }
