@@ -164,46 +164,8 @@ static dt_result dti_evaluation_result(dt_trainer *t) {
     return dti_replicas_result(&t->par);
 }
 
-/* ---- with ZeRO-2 and 3: a batch on all ranks together */
+/* ---- a set */
 
-static dt_result dti_evaluation_units_fault(dt_trainer *t, const bool *faulty) {
-    dti_evaluation *v = &t->evaluation;
-    const dt_result result = dti_unit_pass_fault(&t->par, &v->pass, faulty);
-    if (result != DT_ERROR_NUMERIC)
-        return result;
-    snprintf(v->said, sizeof v->said, "%s", t->base->error);
-    return DT_OK;
-}
-
-/* own: what went wrong here before the batch. */
-static dt_result dti_evaluation_units(dt_trainer *t, dt_result own) {
-    dti_evaluation *v = &t->evaluation;
-    bool faulty[DTI_REPLICAS_MAX] = {0};
-    dt_result taken = DT_OK; /* others would wait in the next batch */
-    if (!own) {
-        v->step = dti_evaluation_step(t);
-        dti_device_team_run(t->par.device_team, dti_evaluation_run, t);
-        own = dti_replicas_result(&t->par);
-    }
-    const dt_step_desc step = own ? (dt_step_desc){0} : v->step;
-    DTI_TRY(dti_unit_pass_batch(&t->par, &v->pass, v->now, &step, own));
-    for (uint32_t i = 0; i < t->par.job.local; i++) {
-        uint32_t first;
-        const uint32_t rows = dti_evaluation_rows(t, i, v->now->rows, &first);
-        double terms[DTI_TERMS_WIDTH] = {0};
-        dt_program *p = rows ? t->par.replicas[i].runs->runs[0].program : NULL;
-        if (rows && v->output.id && !taken)
-            taken = dti_replica_failed(&t->par, i, dti_evaluation_take(t, i, p, first, rows));
-        else if (rows && !v->output.id)
-            faulty[i] = !dti_unit_pass_terms(&t->par, i, terms) && !t->par.desc.program.no_check;
-        dti_evaluation_add(v, i, terms);
-    }
-    return v->output.id ? dti_agree_result(&t->par, taken) : dti_evaluation_units_fault(t, faulty);
-}
-
-/* ---- a pass over a set */
-
-/* A grid computes by its own chunks. */
 static dti_grid_evaluation dti_evaluation_forward(const dt_trainer *t, uint64_t rows,
                                                   uint32_t each) {
     const dti_evaluation *v = &t->evaluation;
@@ -269,123 +231,167 @@ static dt_result dti_evaluation_set(dt_trainer *t, const dt_dataset *data) {
 }
 
 /* Programs and samples before the first batch. */
-static dt_result dti_evaluation_begin(dt_trainer *t, const dt_dataset *data, uint32_t batch,
+static dt_result dti_evaluation_ready(dt_trainer *t, const dt_dataset *data, uint32_t batch,
                                       dti_loader **loader) {
     dti_evaluation *v = &t->evaluation;
-    v->said[0] = 0;
-    if (t->loader)
-        dti_loader_rest(t->loader); /* .sample is called by one thread at a time */
-    dt_result result = dti_shared_written(t);
-    if (!result)
-        result = dti_evaluation_open(t, data, batch, true, loader);
-    if (!result)
-        result = dti_evaluation_make(t, data->rows, batch);
-    if (!result)
-        result = dti_evaluation_set(t, data);
-    if (!result)
-        result = dti_loader_seek(*loader, 0, 0, 0);
-    if (!result)
-        memset(v->terms, 0, (size_t)t->par.job.local * DTI_TERMS_WIDTH * sizeof *v->terms);
-    return dti_units_are(&t->par)
-               ? dti_unit_pass_begin(&t->par, &v->pass, data->rows, batch, result)
-               : result;
+    DTI_TRY(dti_shared_written(t));
+    DTI_TRY(dti_evaluation_open(t, data, batch, true, loader));
+    DTI_TRY(dti_evaluation_make(t, data->rows, batch));
+    DTI_TRY(dti_evaluation_set(t, data));
+    memset(v->terms, 0, (size_t)t->par.job.local * DTI_TERMS_WIDTH * sizeof *v->terms);
+    return dti_loader_seek(*loader, 0, 0, 0);
 }
 
-static dt_result dti_evaluation_batch_of(dt_trainer *t, dti_loader *loader) {
-    dti_evaluation *v = &t->evaluation;
-    const dt_result own = dti_loader_next(loader, &v->now);
-    if (dti_units_are(&t->par))
-        return dti_evaluation_units(t, own);
+/* ---- how a mesh goes through it */
+
+typedef struct dti_evaluation_kind {
+    bool together; /* ranks wait for each other in every batch, and fail together */
+    /* The values that are wanted are in place, and *loader at the first batch. */
+    dt_result (*begin)(dt_trainer *t, const dt_dataset *data, uint32_t batch, dti_loader **loader);
+    /* The batch `now`, to the terms or the prediction. own: what failed here before. */
+    dt_result (*batch)(dt_trainer *t, dt_result own);
+    dt_result (*end)(dt_trainer *t); /* also after an error: the weights are back in their place */
+} dti_evaluation_kind;
+
+/* ZeRO-1 has averages in shards. */
+static bool dti_evaluation_shows(const dt_trainer *t) {
+    return t->desc.averaged && dti_is_sharded(&t->par);
+}
+
+static dt_result dti_evaluation_replicas_begin(dt_trainer *t, const dt_dataset *data,
+                                               uint32_t batch, dti_loader **loader) {
+    DTI_TRY(dti_evaluation_shows(t) ? dti_owners_show(&t->par) : DT_OK);
+    return dti_evaluation_ready(t, data, batch, loader);
+}
+
+static dt_result dti_evaluation_replicas_batch(dt_trainer *t, dt_result own) {
     DTI_TRY(own);
-    v->step = dti_evaluation_step(t);
+    t->evaluation.step = dti_evaluation_step(t);
     dti_device_team_run(t->par.device_team, dti_evaluation_run, t);
     return dti_evaluation_result(t);
 }
 
-static dt_result dti_evaluation_loop(dt_trainer *t, const dt_dataset *data, uint32_t batch,
-                                     dt_train_report *r) {
-    dti_loader *loader = NULL;
-    dt_result result = dti_evaluation_begin(t, data, batch, &loader);
-    const uint64_t batches = result ? 0 : dti_loader_epoch_batches(loader);
-    for (uint64_t i = 0; i < batches && !result; i++) {
-        result = dti_evaluation_batch_of(t, loader);
-        r->samples += result ? 0 : t->evaluation.now->rows;
-    }
-    dti_loader_destroy(loader);
-    return result;
+static dt_result dti_evaluation_replicas_end(dt_trainer *t) {
+    return dti_evaluation_shows(t) ? dti_owners_hide(&t->par) : DT_OK;
 }
 
-/* ---- in a grid */
+static const dti_evaluation_kind dti_evaluation_replicas = {.begin = dti_evaluation_replicas_begin,
+                                                            .batch = dti_evaluation_replicas_batch,
+                                                            .end = dti_evaluation_replicas_end};
 
-/* What a rank can find wrong by itself. */
-static dt_result dti_evaluation_grid_open(dt_trainer *t, const dt_dataset *data,
-                                          const dti_grid_evaluation *d, dti_loader **out) {
+static dt_result dti_evaluation_units_begin(dt_trainer *t, const dt_dataset *data, uint32_t batch,
+                                            dti_loader **loader) {
+    const dt_result own = dti_evaluation_ready(t, data, batch, loader);
+    return dti_unit_pass_begin(&t->par, &t->evaluation.pass, data->rows, batch, own);
+}
+
+static dt_result dti_evaluation_units_fault(dt_trainer *t, const bool *faulty) {
+    dti_evaluation *v = &t->evaluation;
+    const dt_result result = dti_unit_pass_fault(&t->par, &v->pass, faulty);
+    if (result != DT_ERROR_NUMERIC)
+        return result;
+    snprintf(v->said, sizeof v->said, "%s", t->base->error);
+    return DT_OK;
+}
+
+static dt_result dti_evaluation_units_batch(dt_trainer *t, dt_result own) {
+    dti_evaluation *v = &t->evaluation;
+    bool faulty[DTI_REPLICAS_MAX] = {0};
+    dt_result taken = DT_OK; /* others would wait in the next batch */
+    if (!own) {
+        v->step = dti_evaluation_step(t);
+        dti_device_team_run(t->par.device_team, dti_evaluation_run, t);
+        own = dti_replicas_result(&t->par);
+    }
+    const dt_step_desc step = own ? (dt_step_desc){0} : v->step;
+    DTI_TRY(dti_unit_pass_batch(&t->par, &v->pass, v->now, &step, own));
+    for (uint32_t i = 0; i < t->par.job.local; i++) {
+        uint32_t first;
+        const uint32_t rows = dti_evaluation_rows(t, i, v->now->rows, &first);
+        double terms[DTI_TERMS_WIDTH] = {0};
+        dt_program *p = rows ? t->par.replicas[i].runs->runs[0].program : NULL;
+        if (rows && v->output.id && !taken)
+            taken = dti_replica_failed(&t->par, i, dti_evaluation_take(t, i, p, first, rows));
+        else if (rows && !v->output.id)
+            faulty[i] = !dti_unit_pass_terms(&t->par, i, terms) && !t->par.desc.program.no_check;
+        dti_evaluation_add(v, i, terms);
+    }
+    return v->output.id ? dti_agree_result(&t->par, taken) : dti_evaluation_units_fault(t, faulty);
+}
+
+static dt_result dti_evaluation_units_end(dt_trainer *t) {
+    dti_unit_pass_end(&t->par);
+    return DT_OK;
+}
+
+static const dti_evaluation_kind dti_evaluation_units = {.together = true,
+                                                         .begin = dti_evaluation_units_begin,
+                                                         .batch = dti_evaluation_units_batch,
+                                                         .end = dti_evaluation_units_end};
+
+/* A grid computes by its own chunks. What a rank can find wrong by itself. */
+static dt_result dti_evaluation_grid_ready(dt_trainer *t, const dt_dataset *data,
+                                           dti_loader **loader) {
     dti_evaluation *v = &t->evaluation;
     v->terms = v->terms ? v->terms : dti_alloc_array(t->base, DTI_TERMS_WIDTH, sizeof *v->terms);
     DTI_HAVE(v->terms);
     memset(v->terms, 0, DTI_TERMS_WIDTH * sizeof *v->terms);
     DTI_TRY(dti_shared_put(t));
     DTI_TRY(dti_evaluation_columns(t, data));
-    DTI_TRY(dti_forward_inputs(&t->par, d, data));
-    DTI_TRY(dti_evaluation_open(t, data, dti_forward_batch(&t->par, d), true, out));
-    return dti_loader_seek(*out, 0, 0, 0);
+    DTI_TRY(dti_forward_inputs(&t->par, &v->grid, data));
+    DTI_TRY(dti_evaluation_open(t, data, dti_forward_batch(&t->par, &v->grid), true, loader));
+    return dti_loader_seek(*loader, 0, 0, 0);
 }
 
-static dt_result dti_evaluation_grid_loop(dt_trainer *t, const dti_grid_evaluation *d,
-                                          dti_loader *loader, dt_train_report *r) {
+static dt_result dti_evaluation_grid_begin(dt_trainer *t, const dt_dataset *data, uint32_t batch,
+                                           dti_loader **loader) {
     dti_evaluation *v = &t->evaluation;
-    const uint64_t groups = dti_loader_epoch_batches(loader);
-    dt_result result = DT_OK;
-    for (uint64_t i = 0; i < groups && !result; i++) {
-        const dt_result own = dti_loader_next(loader, &v->now);
-        result = dti_forward_run(&t->par, d, v->now, own, v->terms, v->said);
-        r->samples += result ? 0 : v->now->rows;
-    }
-    return result;
+    const dt_result written = dti_shared_written(t);
+    v->grid = dti_evaluation_forward(t, data->rows, batch / t->par.mesh.data);
+    DTI_TRY(dti_agree_result(&t->par, written ? written : dti_trainer_look(t)));
+    DTI_TRY(dti_forward_make(&t->par, &v->grid));
+    DTI_TRY(dti_agree_result(&t->par, dti_evaluation_grid_ready(t, data, loader)));
+    return t->desc.averaged ? dti_forward_show(&t->par) : DT_OK;
+}
+
+static dt_result dti_evaluation_grid_batch(dt_trainer *t, dt_result own) {
+    dti_evaluation *v = &t->evaluation;
+    return dti_forward_run(&t->par, &v->grid, v->now, own, v->terms, v->said);
 }
 
 /* All ranks have all sums: the first one's count. */
-static dt_result dti_evaluation_grid(dt_trainer *t, const dt_dataset *data, uint32_t each,
-                                     dt_train_report *r) {
+static dt_result dti_evaluation_grid_end(dt_trainer *t) {
     dti_evaluation *v = &t->evaluation;
-    const dti_grid_evaluation d = dti_evaluation_forward(t, data->rows, each);
-    dti_loader *loader = NULL;
-    v->said[0] = 0;
-    if (t->loader)
-        dti_loader_rest(t->loader);
-    dt_result result = dti_shared_written(t);
-    result = dti_agree_result(&t->par, result ? result : dti_trainer_look(t));
-    if (!result)
-        result = dti_forward_make(&t->par, &d);
-    if (!result)
-        result = dti_agree_result(&t->par, dti_evaluation_grid_open(t, data, &d, &loader));
-    if (!result && t->desc.averaged)
-        result = dti_forward_show(&t->par);
-    if (!result)
-        result = dti_evaluation_grid_loop(t, &d, loader, r);
-    const dt_result back = dti_forward_hide(&t->par);
-    result = result ? result : dti_agree_result(&t->par, back);
-    dti_loader_destroy(loader);
     if (v->terms && t->par.mesh.rank)
         memset(v->terms, 0, DTI_TERMS_WIDTH * sizeof *v->terms);
-    return result;
+    return dti_forward_hide(&t->par);
 }
 
-/* ---- on all */
+static const dti_evaluation_kind dti_evaluation_grid = {.together = true,
+                                                        .begin = dti_evaluation_grid_begin,
+                                                        .batch = dti_evaluation_grid_batch,
+                                                        .end = dti_evaluation_grid_end};
 
-/* With the weights in place that are wanted; the result is that of all ranks. */
-static dt_result dti_evaluation_weights(dt_trainer *t, const dt_dataset *data, uint32_t batch,
-                                        dt_train_report *r) {
-    const bool averages = t->desc.averaged && dti_is_sharded(&t->par);
-    if (dti_units_are(&t->par)) {
-        const dt_result result = dti_evaluation_loop(t, data, batch, r);
-        dti_unit_pass_end(&t->par);
-        return result;
+/* The result is that of all ranks. */
+static dt_result dti_evaluation_loop(dt_trainer *t, const dt_dataset *data, uint32_t batch,
+                                     dt_train_report *r) {
+    const dti_evaluation_kind *kind = dti_pipe_of(&t->par)     ? &dti_evaluation_grid
+                                      : dti_units_are(&t->par) ? &dti_evaluation_units
+                                                               : &dti_evaluation_replicas;
+    dti_loader *loader = NULL;
+    t->evaluation.said[0] = 0;
+    if (t->loader)
+        dti_loader_rest(t->loader); /* .sample is called by one thread at a time */
+    dt_result result = kind->begin(t, data, batch, &loader);
+    const uint64_t batches = result ? 0 : dti_loader_epoch_batches(loader);
+    for (uint64_t i = 0; i < batches && !result; i++) {
+        result = kind->batch(t, dti_loader_next(loader, &t->evaluation.now));
+        r->samples += result ? 0 : t->evaluation.now->rows;
     }
-    dt_result result = averages ? dti_owners_show(&t->par) : DT_OK;
-    if (!result)
-        result = dti_agree_result(&t->par, dti_evaluation_loop(t, data, batch, r));
-    const dt_result back = averages ? dti_owners_hide(&t->par) : DT_OK;
+    dti_loader_destroy(loader);
+    if (!kind->together)
+        result = dti_agree_result(&t->par, result);
+    const dt_result back = kind->end(t);
     return result ? result : dti_agree_result(&t->par, back);
 }
 
@@ -410,13 +416,11 @@ static dt_result dti_evaluation_all(dt_trainer *t, const dt_dataset *data, int b
     DTI_TRY(dti_check_forked(t->base));
     DTI_TRY(dti_trainer_whole(t, "be evaluated"));
     dti_trainer_drain(t);
-    const uint32_t all = dti_evaluation_batch(t, batch);
     if (dti_units_are(&t->par))
         DTI_TRY(dti_units_lost(&t->par));
     if (t->par.lost && (t->par.desc.comm || dti_pipe_of(&t->par)))
         return dti_trainer_lost(t);
-    return dti_pipe_of(&t->par) ? dti_evaluation_grid(t, data, all / t->par.mesh.data, r)
-                                : dti_evaluation_weights(t, data, all, r);
+    return dti_evaluation_loop(t, data, dti_evaluation_batch(t, batch), r);
 }
 
 /* All ranks see it in the sums; the lowest one that knows why is quoted. */
