@@ -184,6 +184,9 @@ def bad_reading_order():
                 if n not in known]
 
 
+DESIGN = ["docs/architecture.md", *sorted(glob.glob("docs/design/*.md"))]
+
+
 def bad_list():
     """What is wrong with src/dtrain.c's list, and what is told of it elsewhere."""
     bad, folders = [], [os.path.dirname(n) for n in listed_files()]
@@ -198,8 +201,8 @@ def bad_list():
             bad.append(f"{name} and {seen[base]} have one name: a file is called by it alone")
         seen[base] = name
     bad += bad_reading_order()
-    page = amalgamate.read("docs/architecture.md")
-    bad += [f"docs/architecture.md: no table of folders has `{folder}/`: say what is in it"
+    page = "".join(amalgamate.read(n) for n in DESIGN)
+    bad += [f"docs/design: no table of folders has `{folder}/`: say what is in it"
             for folder in sorted(set(folders)) if f"`{folder}/`" not in page and
             f"`{re.sub('^(?:base|comm)/', '', folder)}/`" not in page]
     wanted = ", ".join(LAYERS)
@@ -382,14 +385,25 @@ def check_docs():
     known = set(re.findall(r"\b(?:dti?_\w+|DTI?_[A-Z]\w*)", "".join(
         amalgamate.read(n) for n in [HEADER] + shaders)))
     bad = []
-    for name in sources("README.md", "CONTRIBUTING.md", "docs/*.md"):
+    for name in sources("README.md", "CONTRIBUTING.md", "docs/*.md", "docs/design/*.md"):
         for i, line in enumerate(amalgamate.read(name).split("\n"), 1):
             if name == "docs/changes-0.2.md":  # names that are gone stand first: check_api
                 line = re.sub(r"^\|[^|]*", "", line)
             bad += [f"{name}:{i}: there is no {n}" for n in
                     re.findall(r"\b(?:dti?_[a-z]\w*|DTI?_[A-Z]\w*)", line)
                     if n not in known and not n.endswith("_")]
-    return "\n".join(bad + unnamed_by_pytorch() + lost_pages())
+    return "\n".join(bad + unnamed_by_pytorch() + lost_files() + lost_pages())
+
+
+def lost_files():
+    """Files that a design page names, by a path's end, and that are not there."""
+    files = [n for folder in ("src", "shaders", "tests", "tools", "examples", "docs")
+             for n in glob.glob(folder + "/**/*", recursive=True)] + ["dtrain.h"]
+    ends = {"/".join(n.split("/")[i:]) for n in files for i in range(n.count("/") + 1)}
+    return [f"{name}:{i}: there is no file {file}"
+            for name in DESIGN for i, line in enumerate(amalgamate.read(name).split("\n"), 1)
+            for file in re.findall(r"(?<![\w/.*-])((?:\w+/)*\w+\.(?:[ch]|comp|glsl|py))\b", line)
+            if file not in ends]
 
 
 def unnamed_by_pytorch():
