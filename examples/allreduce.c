@@ -4,7 +4,7 @@
  *     build/dtrun -n 4 build/allreduce        mpirun -n 4 build/allreduce
  *     srun -n 4 build/allreduce               torchrun --no-python ... build/allreduce
  *
- * docs/distributed.md has more of them, and what to do on several hosts. */
+ * docs/distributed/jobs.md has more of them, and what to do on several hosts. */
 #define DT_COMM_ONLY
 #define DT_IMPLEMENTATION
 #include "dtrain.h"

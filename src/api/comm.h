@@ -1,8 +1,8 @@
 /* ---- Collectives over several processes or threads
  *
  * A dt_comm is the rank of this process (or thread) in a group of ranks. It needs no context and no
- * device. With DT_COMM_ONLY this section is all of dtrain. docs/distributed.md has a quick start
- * and the threat model, docs/protocol.md the bytes.
+ * device. With DT_COMM_ONLY this section is all of dtrain. docs/distributed/jobs.md says how
+ * ranks start, docs/distributed/security.md has the threat model, docs/protocol.md the bytes.
  *
  * Order: all ranks of a group post the same collectives in the same order. Sends and receives
  * between two ranks match in order. Operations of different groups may be posted in any order, and
@@ -44,8 +44,8 @@ typedef enum dt_comm_reduction {
 } dt_comm_reduction;
 
 /* The algorithm of a collective. The default depends on the group, the number of bytes and the
- * links (dt_comm_desc.link). Links do not change the bits. docs/distributed.md lists the algorithms
- * of each operation. */
+ * links (dt_comm_desc.link). Links do not change the bits. docs/distributed/collectives.md lists
+ * the algorithms of each operation. */
 typedef enum dt_comm_algorithm {
     DT_COMM_ALGORITHM_DEFAULT = 0, /* chosen as above */
     DT_COMM_ALGORITHM_DIRECT,      /* every rank exchanges with every other rank */

@@ -98,7 +98,7 @@
  * "vulkan:0,vulkan:1,cpu"). .comm adds the ranks that torchrun, mpirun, srun, Kubernetes or
  * build/dtrun started. Parallelism composes: data (.replicas) x pipeline (.pipeline) x tensor
  * (.tensor), with ZeRO (.zero_stage). For slow links replicas average once a round
- * (DT_TRAIN_LOCAL). docs/distributed.md has the rest.
+ * (DT_TRAIN_LOCAL). docs/distributed/data-parallel.md has the rest.
  *
  * THE SAME BITS. On the CPU, weights do not depend on the number of threads, the compiler's flags
  * or the instruction set (with FMA). Random numbers depend only on seed, step and position in the

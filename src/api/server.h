@@ -3,7 +3,7 @@
  * Servers hold the parameters. A step's batch is cut into .trainer.parallel.batch_slices. A worker
  * is a trainer with .mode = DT_TRAIN_SERVER. It computes the gradient of one slice at a time. When
  * a step has all gradients, the servers update. Workers join and leave at any time. If one dies,
- * another computes its slice. See docs/distributed.md#parameter-servers.
+ * another computes its slice. See docs/distributed/parameter-server.md.
  *
  * Staleness 0 is synchronous training. The weights are those of a trainer with the same number of
  * .parallel.batch_slices, bit for bit on the CPU.

@@ -164,7 +164,7 @@ typedef enum dt_balance {
 
 /* ZeRO (Rajbhandari et al. 2020): what the replicas of a job, threads and ranks alike, shard.
  * Results and checkpoints have the bits of DT_SHARD_NONE. Memory, costs and limits:
- * docs/distributed.md#zero. */
+ * docs/distributed/zero.md. */
 typedef enum dt_zero_stage {
     DT_SHARD_NONE,      /* the default: each replica has all */
     DT_SHARD_OPTIMIZER, /* ZeRO-1: optimizer state and averages */
@@ -180,7 +180,8 @@ typedef enum dt_zero_stage {
  *
  * DT_TRAIN_SYNCHRONOUS: gradients, in every step (torch's bf16_compress_hook). A rank rounds its
  * f32 sum to bf16. The ranks' values are summed in f32, and the sum is rounded to bf16. No error
- * feedback: a step has no memory of the one before. See docs/distributed.md#gradients-in-bf16.
+ * feedback: a step has no memory of the one before. See
+ * docs/distributed/data-parallel.md#gradients-in-bf16.
  *
  * DT_TRAIN_LOCAL: the differences at the end of a round. What an encoding loses is added to the
  * next round (error feedback), and is not part of a checkpoint. */
@@ -192,7 +193,8 @@ typedef enum dt_compress {
 } dt_compress;
 
 /* How one model is trained on several devices: data x pipeline x tensor parallelism, with ZeRO.
- * {0}: a replica on each device. What can be combined: docs/distributed.md#combinations.
+ * {0}: a replica on each device. What can be combined:
+ * docs/distributed/settings.md#combinations.
  *
  * Devices: all ranks' .devices together, rank by rank, are the job's devices. Device p has tensor
  * rank p % tensor of stage (p / tensor) % pipeline of replica p / (tensor * pipeline).
@@ -200,12 +202,12 @@ typedef enum dt_compress {
  * Data: the batch is cut into .batch_slices, each with its own gradient and batch norm statistics.
  *
  * Pipeline: a device holds one stage of the model, with its gradients and optimizer state. Stages
- * are cut by work, or by dt_stage. See docs/distributed.md#pipeline.
+ * are cut by work, or by dt_stage. See docs/distributed/large-models.md#a-pipeline-of-devices.
  *
  * Tensor: layers with .tensor set (dt_linear_desc, dt_embedding_desc, attention, dt_nn_swiglu and
  * dt_nn_geglu) and parameters of dt_tensor_parallel are split across devices of one kind (Shoeybi
  * et al. 2019, "Megatron-LM"). Each holds 1 / tensor of their weights, gradients and optimizer
- * state. See docs/distributed.md#tensor. */
+ * state. See docs/distributed/large-models.md#tensor-parallelism. */
 typedef struct dt_parallel_desc {
     int replicas; /* data-parallel copies of the model; 0 = devices / (pipeline * tensor) */
     /* Gradients that a step adds in a fixed order. The bits depend on this number, not on replicas.
@@ -254,7 +256,7 @@ typedef struct dt_outer_desc {
  * 0.
  *
  * Local SGD: .local.outer = {1, DT_ZERO}. DiLoCo: AdamW and .local.outer = {0}. See
- * docs/distributed.md#local-steps. */
+ * docs/distributed/local-steps.md. */
 typedef struct dt_local_desc {
     int steps; /* of a round; 0 = 100 */
     /* Gossip averaging: every .steps steps a rank averages its weights with one other rank. Every
@@ -391,8 +393,8 @@ typedef struct dt_trainer_desc {
  * than replicas; a difference between ranks, which is named; two metrics of one name; weights of
  * another model; devices that are not the grid asked for; with .replicas_of a member that is the
  * first trainer's, or a loss made after that trainer), UNSUPPORTED
- * (docs/distributed.md#combinations), IO and FORMAT (from .load), IO (the checkpoint folder),
- * DEVICE, DEVICE_MEMORY, MEMORY, and those of dt_comm. */
+ * (docs/distributed/settings.md#combinations), IO and FORMAT (from .load), IO (the checkpoint
+ * folder), DEVICE, DEVICE_MEMORY, MEMORY, and those of dt_comm. */
 DT_API dt_result dt_trainer_create(dt_graph *graph, const dt_trainer_desc *desc, dt_trainer **out);
 /* Destroys a trainer and its replicas. */
 DT_API void dt_trainer_destroy(dt_trainer *trainer);
@@ -535,7 +537,7 @@ DT_API dt_result dt_trainer_set_coefficient(dt_trainer *trainer, int loss, doubl
  * ended, and lost ranks had part of the state).
  *
  * After a loss each rank that has all of the state may save it, to its own path, without waiting.
- * docs/distributed.md#errors-of-a-step says which ranks have it.
+ * docs/guarantees.md#what-the-remaining-ranks-have says which ranks have it.
  *
  * DT_TRAIN_LOCAL: the file also has the outer optimizer's momentum and each replica's moments. Rank
  * 0 needs memory for them while it saves. Another number of replicas continues with other bits:

@@ -1,4 +1,4 @@
-/* What workers and servers send each other, each as a dti_message; docs/protocol.md has the table.
+/* Messages of workers and servers, each a dti_message; docs/protocol-messages.md has the table.
  * Workers ask; servers answer each question once. Numbers in bodies are little-endian.
  *
  * The files of this folder in the order in which to read them:

@@ -1,5 +1,5 @@
 /* What a trainer's settings can be combined with: one row a feature, one a rule. The rules are the
- * check, the error's text and docs/distributed.md#combinations. */
+ * check, the error's text and docs/distributed/settings.md#combinations. */
 
 /* X(ID, member, least, most, name): asked for if the member is from least to most. A least of CODE:
  * if it is another number than 0, or code looks. The name is an enumerator, or stands for the

@@ -1,6 +1,6 @@
 /* What the environment says, host lists, keys and PMI. The environments are recorded ones: of Open
  * MPI 4.1.4, MPICH 4.0.2 (Hydra) and Slurm 22.05 on one host, the others by the launchers' sources
- * (docs/distributed.md names them), cut to what could matter. */
+ * (docs/distributed/jobs.md names them), cut to what could matter. */
 #include <sys/wait.h>
 
 /* ---- environments that are lists of "NAME=value" */

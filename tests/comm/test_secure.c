@@ -58,7 +58,7 @@ TEST(secure_a_crc_does_not_see_who_knows_it) {
         changed[20 + i] ^= crc_blind_spot[i];
     CHECK(dti_crc32c(0, data, sizeof data) == dti_crc32c(0, changed, sizeof data));
     int noticed;
-    CHECK(wrong_values(DT_COMM_CRC, &noticed) > 0); /* as docs/distributed.md says */
+    CHECK(wrong_values(DT_COMM_CRC, &noticed) > 0); /* as docs/distributed/security.md says */
     CHECK(noticed == 0);
 }
 

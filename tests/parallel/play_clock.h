@@ -86,7 +86,8 @@ static uint64_t play_pipeline_end(const dti_pipe *of, const dti_pipeline *pipeli
     return end;
 }
 
-/* docs/distributed.md, of p stages, m micro-batches and v chunks: *least to what it returns. sums:
+/* docs/distributed/large-models.md, of p stages, m micro-batches and v chunks: *least to what it
+ * returns. sums:
  * of several batch slices, which zero bubble ends one by one. */
 static double play_bubble(const play_job *j, uint32_t m, bool sums, double *least) {
     const uint32_t p = (uint32_t)j->stages;

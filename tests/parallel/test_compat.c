@@ -225,8 +225,8 @@ TEST(the_page_of_combinations_is_what_the_tables_refuse) {
     compat_rules(&page, true);
     compat_rules(&page, false);
     REQUIRE(page.ok);
-    if (!test_check(compat_page_has("docs/distributed.md", page.data), __FILE__, __LINE__,
-                    "docs/distributed.md#combinations lacks the tables of build/combinations.md")) {
+    if (!test_check(compat_page_has("docs/distributed/settings.md", page.data), __FILE__, __LINE__,
+                    "docs/distributed/settings.md lacks the tables of build/combinations.md")) {
         FILE *file = fopen("build/combinations.md", "w");
         if (file) {
             fputs(page.data, file);

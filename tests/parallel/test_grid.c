@@ -402,7 +402,7 @@ TEST(a_checkpoint_of_zero_with_stages_resumes_on_any_other_grid) {
     }
 }
 
-/* ---- which grids have the same bits: the table of docs/distributed.md */
+/* ---- which grids have the same bits: the table of docs/guarantees.md */
 
 enum { TABLE_COLUMNS = 7 };
 
@@ -450,7 +450,7 @@ static void grid_table_row(grid_table *t, int stages, int tensor_ranks) {
 
 static bool grid_said(const char *text) {
     static char page[200000];
-    FILE *f = fopen("docs/distributed.md", "rb");
+    FILE *f = fopen("docs/guarantees.md", "rb");
     if (!f)
         return true; /* the tests run elsewhere */
     const size_t n = fread(page, 1, sizeof page - 1, f);
@@ -464,7 +464,7 @@ TEST(the_documented_table_of_bit_identical_grids_is_true) {
     for (int tensor_ranks = 1; tensor_ranks <= 2; tensor_ranks++)
         for (int stages = 1; stages <= 3; stages++)
             grid_table_row(&t, stages, tensor_ranks);
-    CHECK_TEXT(grid_said(t.text), "docs/distributed.md has another table:\n%s", t.text);
+    CHECK_TEXT(grid_said(t.text), "docs/guarantees.md has another table:\n%s", t.text);
 }
 
 /* ---- deaths */

@@ -200,7 +200,7 @@ static int jobs_clamp(int value, int low, int high) {
     return value < low ? low : value > high ? high : value;
 }
 
-/* ---- what fits together: docs/distributed.md#combinations */
+/* ---- what fits together: docs/distributed/settings.md#combinations */
 
 static void jobs_fit_mesh(jobs_job *j) {
     int *v = j->v;

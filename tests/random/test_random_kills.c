@@ -56,7 +56,8 @@ static void kills_draw_job(jobs_job *j, uint64_t *state) {
     v[F_TROUBLE] = v[F_RATE] = v[F_EVALUATE] = v[F_EMPTY] = 0;
 }
 
-/* Another mesh, that has the same bits: docs/distributed.md#combinations. A round's replicas have
+/* Another mesh, that has the same bits: docs/distributed/settings.md#combinations. A round's
+ * replicas have
  * values of their own, and ranks that encode, or meet each other, are of its bits. */
 static void kills_draw_then(kill_case *c, uint64_t *state) {
     c->then = c->job;

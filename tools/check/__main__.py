@@ -385,7 +385,7 @@ def check_docs():
     known = set(re.findall(r"\b(?:dti?_\w+|DTI?_[A-Z]\w*)", "".join(
         amalgamate.read(n) for n in [HEADER] + shaders)))
     bad = []
-    for name in sources("README.md", "CONTRIBUTING.md", "docs/*.md", "docs/design/*.md"):
+    for name in sources("README.md", "CONTRIBUTING.md", "docs/**/*.md"):
         for i, line in enumerate(amalgamate.read(name).split("\n"), 1):
             if name == "docs/changes-0.2.md":  # names that are gone stand first: check_api
                 line = re.sub(r"^\|[^|]*", "", line)
@@ -639,7 +639,7 @@ static void around(dt_ctx *ctx, dt_graph *graph, dt_tensor loss, dt_dataset set,
 
 def snippets():
     """(where, text, whole): C of the pages, of the essay, and the examples."""
-    for name in ["README.md"] + sources("docs/*.md") + sources("docs/guide/*.md"):
+    for name in ["README.md"] + sources("docs/**/*.md"):
         for text in re.findall(r"```c\n(.*?)```", amalgamate.read(name), re.S):
             if "DT_IMPLEMENTATION" not in text or "main(" in text:
                 yield name, text, "main(" in text

@@ -6,7 +6,7 @@ _Static_assert(DTI_LINK_BUFFER >= DTI_HEADER_BYTES + DTI_CONTROL_BYTES_MAX, "a c
 _Static_assert(DTI_ROSTER_FIXED + 2 + DTI_ADDRESS_BYTES <= DTI_CONTROL_BYTES_MAX,
                "a roster moves on");
 _Static_assert(DTI_BACKLOG_FRAMES * sizeof(dti_sent_frame) + DTI_BACKLOG_UNITS * 64 <= 40 << 10,
-               "as docs/distributed.md says");
+               "as docs/distributed/collectives.md#memory says");
 _Static_assert(sizeof((dti_core *)0)->text + 8 <= DTI_CONTROL_BYTES_MAX, "a cause fits");
 
 static void dti_group_free(dti_core *core, dti_rank_group *g) {

@@ -42,7 +42,7 @@ typedef struct dti_shm_head {
     dti_shm_side side[2];
     uint8_t unused[4096 - 10 * 64];
 } dti_shm_head;
-_Static_assert(sizeof(dti_shm_head) == 4096, "the layout of docs/protocol.md");
+_Static_assert(sizeof(dti_shm_head) == 4096, "the layout of docs/protocol-messages.md");
 
 typedef struct dti_shm { /* our side */
     dti_shm_head *head;  /* NULL: none */
