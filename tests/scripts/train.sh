@@ -127,7 +127,7 @@ pictures_learns_a_folder_of_fashion_mnist_and_goes_on_where_it_was() {
 
 # Its loss on a text falls; what was saved goes on where it was, and wrong words are refused.
 char_gpt_learns_a_text_and_writes_on() {
-    cat README.md docs/*.md >$work/text.txt
+    find docs -name "*.md" | sort | xargs cat README.md >$work/text.txt
     set -- --data $work/text.txt --layers 2 --width 64 --context 64 --length 40 --devices cpu:2
     timeout 120 build/char_gpt "$@" --batch-slices 2 --epochs 2 --steps 160 --save $work/gpt.safetensors \
         >$work/gpt.out 2>$work/gpt.err || return 1
