@@ -376,7 +376,7 @@ def check_vendors():
     return ""
 
 
-PAGE_GENERATORS = ["tools/generate/ops_doc", "tools/generate/api_doc"]
+PAGE_GENERATORS = ["tools/generate/ops_doc", "tools/generate/api_doc", "tools/generate/errors_doc"]
 
 
 def check_docs():
