@@ -5,7 +5,7 @@
 set -eu
 cd "$(dirname "$0")"
 
-commands='train text test fuzz platforms setup header shaders build bench gpu devices plan check install clean help'
+commands='train text test fuzz platforms setup header shaders build bench gpu devices plan check docs install clean help'
 CC=${CC:-cc}
 CFLAGS=${CFLAGS:--O2}
 sanitize=

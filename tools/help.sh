@@ -22,6 +22,7 @@ brief() {
 ./build.sh test NAME      run the tests whose names contain NAME; without NAME all of them
 ./build.sh check          check style, layers, generated files, warnings and sizes
 ./build.sh header         write dtrain.h and api.json from src/
+./build.sh docs           write the generated pages, and HTML of all pages with a search
 ./build.sh install        install dtrain.h, dtrain.pc and dtrun below /usr/local
 ./build.sh help           list all commands; ./build.sh COMMAND --help explains one
 A command first names the packages that it misses; --yes installs them.

@@ -134,12 +134,13 @@ long_tests() {
     script_tests apps
     sed '$d' $out/comm.log build/machines.log build/apps.log
     set -- --also $out/dtest.counts --also $out/comm.counts --also build/machines.counts \
-        --also build/apps.counts --also build/light/dtest.counts --also build/options.counts
+        --also build/apps.counts --also build/light/dtest.counts --also build/options.counts --also build/docs.counts
     if [ "${VK_ADD_DRIVER_FILES-}" = $swiftshader ]; then
         VK_DRIVER_FILES=$swiftshader $out/dtest --counts $out/swiftshader.counts vulkan || true
         set -- "$@" --also $out/swiftshader.counts
     fi
     if python3 tools/check/options --check >&2; then echo 1 0 0; else echo 0 1 0; fi >build/options.counts
+    if ./build.sh docs; then echo 1 0 0; else echo 0 1 0; fi >build/docs.counts
     exec $out/dtest "$@"
 }
 

@@ -281,6 +281,21 @@ setup_interop() {
     fi
 }
 
+# What makes HTML of the pages: one version, whose warnings are known.
+docs_maker=mkdocs-material==9.8.2
+setup_docs() {
+    if [ "$(cat build/docs_venv/ready 2>/dev/null)" = $docs_maker ]; then return 0; fi
+    [ $may_install != no ] || die "docs needs $docs_maker in build/docs_venv: run it without --no-install"
+    say "installing $docs_maker from PyPI into build/docs_venv: 170 MB"
+    if python3 -m venv build/docs_venv >build/docs_venv.log 2>&1 &&
+        build/docs_venv/bin/pip install -q $docs_maker >>build/docs_venv.log 2>&1; then
+        echo $docs_maker >build/docs_venv/ready
+    else
+        tail -n 3 build/docs_venv.log >&2
+        die "no HTML: $docs_maker cannot be installed; it needs python3-venv, and a network this once (build/docs_venv.log)"
+    fi
+}
+
 # One version of zig, whose warnings are known: 100 MB.
 setup_zig() {
     if have zig || have build/venv/bin/python-zig || have python-zig; then return 0; fi
