@@ -380,7 +380,7 @@ PAGE_GENERATORS = ["tools/generate/ops_doc", "tools/generate/api_doc", "tools/ge
 
 
 def check_docs():
-    """Generated pages are what src/ gives, and documents name only what there is."""
+    """Generated pages are what src/ gives; pages are listed, dated and short, and name only what there is."""
     for generator in PAGE_GENERATORS:
         done = run(sys.executable, generator, "--check")
         if done.returncode:
@@ -396,7 +396,8 @@ def check_docs():
             bad += [f"{name}:{i}: there is no {n}" for n in
                     re.findall(r"\b(?:dti?_[a-z]\w*|DTI?_[A-Z]\w*)", line)
                     if n not in known and not n.endswith("_")]
-    return "\n".join(bad + unnamed_by_pytorch() + lost_files() + lost_pages())
+    done = [run(sys.executable, "tools/check/pages", *option) for option in (["--self-test"], [])]
+    return "\n".join(bad + unnamed_by_pytorch() + lost_files()) + "".join("\n" + d.stdout for d in done if d.returncode)
 
 
 def lost_files():
@@ -419,28 +420,6 @@ def unnamed_by_pytorch():
     if len(made) < 150:
         return [f"only {len(made)} functions that make tensors were found in src/api"]
     return [f"{page} does not name {n}: add it to a row" for n in made if n not in named]
-
-
-def anchors(text):
-    """What GitHub makes of a page's headings."""
-    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-")
-            for h in re.findall(r"^#+ (.*)$", text, re.M)}
-
-
-def lost_pages():
-    """Links of the pages lead to what there is, and from README.md to every page."""
-    seen, todo, bad = {"README.md"}, ["README.md"], []
-    while todo:
-        name = todo.pop()
-        for link, anchor in re.findall(r"\]\(([^)#:]*)#?([^)]*)\)", amalgamate.read(name)):
-            path = os.path.normpath(os.path.join(os.path.dirname(name), link)) if link else name
-            if not os.path.exists(path) or anchor and anchor not in anchors(amalgamate.read(path)):
-                bad.append(f"{name}: the link to {link}#{anchor} leads nowhere")
-            elif path.endswith(".md") and path not in seen:
-                seen.add(path)
-                todo.append(path)
-    return bad + [f"{name}: no link leads here from README.md"
-                  for name in sources("docs/**/*.md") if name not in seen]
 
 
 def check_launches():
