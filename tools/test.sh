@@ -210,7 +210,7 @@ random_tests() {
 }
 
 # What needs whole applications or launchers; the longest first. The first four are left to `test all`.
-scripts_few='apps train guide embed launch bindings dtrun'
+scripts_few='apps train guide pages embed launch bindings dtrun'
 scripts="machines mpi setup gpu $scripts_few"
 
 # script_lane FILTER...: the scripts that no other lane has taken, one after the other.
