@@ -1,7 +1,7 @@
 """The families of errors: what each means, and what to do. tools/generate/errors_doc makes pages of it.
 
-A family has the files of src/ whose texts it has, as a regular expression, and results: only texts of
-these calls (none: all that no family with results has). The first family that fits has a text.
+A family has files of src/, as a regular expression, and a result. Only texts of that result are in it;
+without one all texts of these files. The first family that fits has a text.
 """
 
 # What to do about each result, whatever the text.
