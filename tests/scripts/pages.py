@@ -1,7 +1,8 @@
 """The commands and programs of all pages: python3 tests/scripts/pages.py [PAGE...]
 
 Each ```sh block of README.md and docs/ runs as it stands, in a folder of its page where build/, examples/,
-tools/ and dtrain.h are, and the page's programs under the names that the page gives them (or page.c). `cc` and
+tools/ and dtrain.h are, and the page's programs under the names that the page gives them. Without a name the
+program before a command is the file that it compiles. `cc` and
 `c++` there link the library's objects instead of compiling them. A line that matches a row of commands.txt does
 not run, nor does a block that matches a row with "block": the row has the test that runs it, or why none does.
 A ./build.sh line is held to the command's help.
@@ -16,6 +17,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 os.chdir(ROOT)
@@ -138,19 +140,25 @@ def page_runs(page, used, only_list):
             folder = folder or (page if only_list else prepare(page))
         if whole:
             names = re.findall(r"`([\w-]+\.(?:c|cpp))`", before) or ["app.cpp" if language == "cpp" else "page.c"]
-            programs.append((line, len(programs) + 1, names[-1]))
+            programs.append((line, len(programs) + 1, names[-1], code))
             only_list or write(os.path.join(folder, names[-1]), code)
         if language == "sh":
             script, wrong = script_of(code, used)
+            for source in re.findall(r"^(?:cc|c\+\+) .*?([\w-]+\.c(?:pp)?)\b", script, re.M):
+                if programs and not only_list and not os.path.exists(os.path.join(folder, source)):
+                    write(os.path.join(folder, source), programs[-1][3])
+                    programs[-1] = (*programs[-1][:2], source, programs[-1][3])
             bad += [f"{page}:{line}: {w}" for w in wrong]
             ran += script + "\n"
             if script.strip() and only_list:
                 print(f"{page}:{line}:\n" + re.sub("^", "    ", script.strip(), flags=re.M))
             elif re.sub(r"^\s*#.*", "", script, flags=re.M).strip():
+                begun = time.monotonic()
                 error = run(folder, script)
+                print(f"{time.monotonic() - begun:5.1f} s  {page}:{line}")
                 bad += [f"{page}:{line}: {error}\nif no test can run it, {TABLE} needs a row"] if error else []
     guide, name = read("tests/scripts/guide.sh"), os.path.basename(page)[:-3]
-    for line, number, source in programs:
+    for line, number, source, _ in programs:
         if not re.search(rf"\bprogram {re.escape(name)} (?:{number}|\$n)\b", guide) and source not in ran and \
                 page not in WHOLE_ELSEWHERE:
             bad.append(f"{page}:{line}: no test runs this program: add it to tests/scripts/guide.sh")
