@@ -35,7 +35,7 @@ static void backlog_reset(sim_net *n, int a, int b) {
 
 /* The number of BYE has no frame: where one would lie there is an old one. So a rank's last word to
  * one that has left is no part of the operation that it still has with others. */
-TEST(backlog_number_of_a_bye_holds_no_old_frame) {
+TEST(backlog_number_of_a_bye_keeps_no_old_frame) {
     enum { CHUNK = 4096, MANY = 300 * CHUNK, FEW = 3 * CHUNK };
     static uint8_t from[MANY], to[2][MANY];
     const dt_comm_op give = {
@@ -78,7 +78,7 @@ TEST(backlog_number_of_a_bye_holds_no_old_frame) {
 
 /* A step that may write where it has sent from waits for a copy, not for the other side: also of
  * the first frame of a connection, whose number is 0. */
-TEST(backlog_first_frame_of_a_connection_holds_no_step_up) {
+TEST(backlog_first_frame_of_a_connection_does_not_delay_a_step) {
     enum { BYTES = 8192 };
     static uint8_t x[2][BYTES];
     const dt_comm_op sum = {
@@ -112,7 +112,7 @@ static uint32_t backlog_parts_used(const dti_core *core) {
 
 /* It lies in the memory of the connection to one of them, and stays until the last one has it: also
  * when that one has it, and is sent something else. */
-TEST(backlog_of_what_goes_to_several_ranks_alike_is_copied_once) {
+TEST(backlog_of_equal_bytes_to_several_ranks_is_copied_once) {
     enum { CHUNK = 4096, BYTES = 3 * CHUNK, PARTS = 3 * 16 };
     static uint8_t from[BYTES], other[BYTES], to[4][BYTES];
     const dt_comm_op give = {
@@ -168,7 +168,7 @@ static uint32_t window_of(dti_link_source source, uint32_t size, uint64_t chunk_
     return dti_core_window(&core, &link);
 }
 
-TEST(window_fills_a_link_as_far_as_memory_is_taken_for_it) {
+TEST(window_fills_a_link_within_its_memory_limit) {
     const uint64_t chunk = 256 << 10, ms = 1000000, gbit = 125000000;
     static const dt_comm_link lan = {20000, 1000, 1200000000}, slow = {60000, 1000, 117000000};
     CHECK(window_of(DTI_LINK_MEASURED, 2, chunk, lan) == 4);
@@ -194,7 +194,7 @@ TEST(window_fills_a_link_as_far_as_memory_is_taken_for_it) {
 }
 
 /* It is that of all ranks, and the memory that depends on it follows. */
-TEST(window_that_grows_is_all_ranks_and_sums_are_right) {
+TEST(window_grows_on_all_ranks_and_sums_stay_right) {
     enum { CHUNK = 4096, COUNT = 60 * CHUNK };
     static uint8_t x[3][COUNT];
     const dt_comm_op sum = {

@@ -37,7 +37,7 @@ static dt_comm_algorithm choice_of(const plan_case *p, const dt_comm_span *leave
 }
 
 /* plan_run holds the sums against those of single leaves in the tree's order. */
-TEST(what_links_cost_never_changes_the_bits) {
+TEST(link_costs_never_change_the_bits) {
     static const dt_dtype types[] = {DT_F32, DT_BF16, DT_F64, DT_F16};
     static const dt_comm_kind kinds[] = {DT_COMM_ALL_REDUCE, DT_COMM_ALL_REDUCE, DT_COMM_REDUCE,
                                          DT_COMM_BROADCAST};
@@ -76,7 +76,7 @@ TEST(what_links_cost_never_changes_the_bits) {
 
 /* Above 32 ranks and 64 KiB ring and halving add in orders of their own: there links must not
  * decide, whatever they are. */
-TEST(links_do_not_decide_where_the_order_of_sums_would_differ) {
+TEST(link_speeds_do_not_change_the_order_of_sums) {
     uint64_t random = 99;
     for (int i = 0; i < 2000; i++) {
         dti_costs costs = choice_costs(&random);
@@ -142,7 +142,7 @@ TEST(algorithms_are_chosen_by_the_links) {
     }
 }
 
-TEST(two_ranks_halve_what_is_no_larger_than_256_kib_unless_they_share_a_host) {
+TEST(two_ranks_halve_up_to_256_kib_unless_they_share_a_host) {
     for (uint32_t local = 0; local <= 2; local++)
         for (uint64_t kib = 128; kib <= 512; kib *= 2) {
             plan_case p = {.kind = DT_COMM_ALL_REDUCE, .size = 2, .local = local};
@@ -236,7 +236,7 @@ TEST(processes_measure_their_links_and_agree) {
     }
 }
 
-TEST(rank_0_says_for_all_what_links_cost) {
+TEST(rank_0_decides_link_costs_for_all_ranks) {
     uint64_t n[8];
     choice_run(3, &(dt_comm_desc){.link = {5000, 7, 2000}}, n);
     CHECK(n[0] == 5000 && n[1] == 7 && n[2] == 2000 && !n[3] && n[7] == 5000);

@@ -308,7 +308,7 @@ static void barrier_late(mate *m) {
     }
 }
 
-TEST(comm_barrier_waits_for_the_last) {
+TEST(comm_barrier_waits_for_the_last_rank) {
     _Atomic int come = 0;
     thread_team_run(4, barrier_late, &come);
 }
@@ -393,7 +393,7 @@ static void order(mate *m) {
     }
 }
 
-TEST(comm_sums_in_the_tree_whoever_comes_first) {
+TEST(comm_sums_in_tree_order_in_any_order_of_arrival) {
     for (size_t i = 0; i < DTI_COUNT(thread_team_sizes); i++)
         thread_team_run(thread_team_sizes[i], order, NULL);
 }
@@ -637,7 +637,7 @@ static void make_wrong_group(mate *m) {
 
 #define BAD DT_ERROR_INVALID
 #define OTHER DT_ERROR_MISMATCH
-TEST(comm_wrong_groups_are_refused_and_the_parent_lives_on) {
+TEST(comm_wrong_groups_are_refused_and_the_parent_stays_usable) {
     static wrong_group wrong[] = {
         {{{0, 1}, {0, 1}, {0, 2}},
          {2, 2, 2},
@@ -803,7 +803,7 @@ static void op_timeout(mate *m) {
     EXPECT(m, dt_comm_barrier(m->comm) == DT_ERROR_REVOKED);
 }
 
-TEST(comm_op_timeout_names_who_did_not_post_and_ends_the_group) {
+TEST(comm_op_timeout_names_ranks_that_did_not_post_and_ends_the_group) {
     dt_comm_desc desc = {.op_timeout_ms = 60};
     _Atomic int over = 0;
     thread_team_run_with(&desc, 4, op_timeout, &over);
@@ -826,7 +826,7 @@ static void op_timeout_pair(mate *m) {
     EXPECT(m, dt_comm_barrier(m->comm) == DT_ERROR_REVOKED);
 }
 
-TEST(comm_op_timeout_counts_from_the_post_alone) {
+TEST(comm_op_timeout_counts_only_from_the_post) {
     dt_comm_desc desc = {.op_timeout_ms = 40};
     _Atomic int over = 0;
     thread_team_run_with(&desc, 3, op_timeout_pair, &over);
@@ -854,7 +854,7 @@ static void cancelled(mate *m) {
     free(x);
 }
 
-TEST(comm_cancel_ends_the_group_and_gives_the_buffers_back) {
+TEST(comm_cancel_ends_the_group_and_returns_the_buffers) {
     for (int i = 0; i < 60; i++) {
         int culprit = i % 3;
         thread_team_run(3, cancelled, &culprit);
@@ -885,7 +885,7 @@ static void cancelled_early(mate *m) {
     EXPECT(m, dt_comm_cancel(m->comm, work) == DT_ERROR_INVALID);
 }
 
-TEST(comm_cancel_is_told_to_all_with_rank_and_operation) {
+TEST(comm_cancel_is_reported_to_all_with_rank_and_operation) {
     for (int i = 0; i < 20; i++)
         thread_team_run(3, cancelled_early, NULL);
 }
@@ -941,14 +941,14 @@ static void cancelled_in_a_group(mate *m) {
         dt_comm_destroy(mine);
 }
 
-TEST(comm_what_ends_a_group_ends_all_groups_of_its_root) {
+TEST(comm_the_end_of_a_group_ends_all_groups_of_its_root) {
     for (int i = 0; i < 40; i++) {
         int kind = i % 2;
         thread_team_run(4, cancelled_in_a_group, &kind);
     }
 }
 
-TEST(comm_cancel_of_a_finished_operation_is_no_error) {
+TEST(comm_cancel_of_a_finished_operation_succeeds) {
     thread_team_run(3, cancel_finished, NULL);
 }
 
@@ -993,7 +993,7 @@ static void leave_clean(mate *m) {
     EXPECT_TEXT(m, "rank 2 has left the group");
 }
 
-TEST(comm_a_rank_that_left_is_missed_only_where_it_is_needed) {
+TEST(comm_a_rank_that_left_is_an_error_only_where_it_is_needed) {
     for (int i = 0; i < 20; i++)
         thread_team_run(3, leave_clean, NULL);
 }
@@ -1039,7 +1039,7 @@ static void parent_first(mate *m) {
     dt_comm_destroy(nested);
 }
 
-TEST(comm_groups_outlive_their_parent_as_shells) {
+TEST(comm_groups_can_be_destroyed_after_their_parent) {
     for (int i = 0; i < 20; i++)
         thread_team_run(3, parent_first, NULL);
 }
@@ -1054,7 +1054,7 @@ typedef struct wrong_desc {
 
 #define TWO .world_size = 2, .rendezvous = "tcp://localhost:1"
 
-TEST(comm_create_refuses_wrong_descs_and_says_why) {
+TEST(comm_create_refuses_wrong_descs_with_the_reason) {
     static const wrong_desc wrong[] = {
         {{.error = "WORLD_SIZE is set, RANK is not"}, DT_ERROR_INVALID, "RANK is not"},
         {{.world_size = -1}, DT_ERROR_INVALID, "world_size is -1, not in 1 .. 65535"},
@@ -1191,7 +1191,7 @@ typedef struct wrong_args {
 #define GA DT_COMM_GATHER
 #define RE DT_COMM_REDUCE
 #define SC DT_COMM_SCATTER
-TEST(comm_begin_refuses_wrong_arguments_and_says_why) {
+TEST(comm_begin_refuses_wrong_arguments_with_the_reason) {
     static const wrong_args wrong[] = {
         /* ranges */
         {{.kind = (dt_comm_kind)11, .count = 1}, 0, 9, "kind 11 is not an operation"},

@@ -52,7 +52,7 @@ TEST(processes_have_the_congestion_control_that_was_asked_for_on_all_connections
     fleet_free(f);
 }
 
-TEST(congestion_control_that_the_system_has_not_is_refused_beside_those_that_it_has) {
+TEST(congestion_control_that_the_system_lacks_is_refused_with_the_list_of_available_ones) {
     char name[16];
     dt_comm *comm;
     dt_comm_desc desc = {.world_size = 2,
@@ -80,7 +80,7 @@ static int flow_said(uint64_t mb, uint64_t ms, uint64_t rate, int looks) {
     return said;
 }
 
-TEST(congestion_control_is_named_once_where_operations_are_far_below_what_tcp_delivers) {
+TEST(congestion_control_is_logged_once_when_operations_are_far_below_the_rate_of_tcp) {
     CHECK(flow_said(4, 40, 1000, 7) == 0);   /* not yet */
     CHECK(flow_said(4, 40, 1000, 100) == 1); /* 100 MB/s of 1000 */
     CHECK(flow_said(4, 40, 118, 100) == 0);  /* a link of 1 Gbit/s that is well used */

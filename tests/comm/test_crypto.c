@@ -41,7 +41,7 @@ static uint32_t crc_slow(uint32_t crc, const uint8_t *at, size_t bytes) {
     return ~crc;
 }
 
-TEST(crc32c_gives_the_answers_of_rfc_3720) {
+TEST(crc32c_has_the_values_of_rfc_3720) {
     uint8_t data[48] = {0};
     static const char read10[] = "01c0000000000000000000000000000014000000000004000000001400000018"
                                  "28000000000000000200000000000000";
@@ -60,7 +60,7 @@ TEST(crc32c_gives_the_answers_of_rfc_3720) {
     CHECK(dti_crc32c(0, data, 48) == 0xD9963A56);
 }
 
-TEST(crc32c_is_the_slow_one_at_any_length_and_alignment) {
+TEST(crc32c_equals_the_bytewise_one_at_any_length_and_alignment) {
     static uint8_t data[40000];
     uint64_t state = 1;
     crypto_fill(data, sizeof data, &state);
@@ -81,7 +81,7 @@ TEST(crc32c_is_the_slow_one_at_any_length_and_alignment) {
     }
 }
 
-TEST(crc32c_goes_on_from_any_cut) {
+TEST(crc32c_continues_from_any_cut) {
     uint8_t data[300];
     uint64_t state = 2;
     crypto_fill(data, sizeof data, &state);
@@ -99,7 +99,7 @@ static void sha256_of(const void *data, size_t bytes, uint8_t digest[32]) {
     dti_sha256_end(&s, digest);
 }
 
-TEST(sha256_gives_the_answers_of_fips_180) {
+TEST(sha256_has_the_values_of_fips_180) {
     uint8_t digest[32], a[119];
     sha256_of("", 0, digest);
     CHECK(bytes_are(digest, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"));
@@ -186,7 +186,7 @@ typedef struct hmac_case {
     const char *key, *data, *tag; /* in hex */
 } hmac_case;
 
-TEST(hmac_gives_the_answers_of_rfc_4231) {
+TEST(hmac_has_the_values_of_rfc_4231) {
     static const hmac_case cases[] = {
         {"0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b", "4869205468657265",
          "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7"},
@@ -249,7 +249,7 @@ static void hmac_slow(const uint8_t *secret, size_t bytes, const uint8_t *data, 
     }
 }
 
-TEST(hmac_of_any_length_and_in_pieces_is_the_one_of_rfc_2104) {
+TEST(hmac_of_any_length_and_in_pieces_follows_rfc_2104) {
     uint8_t secret[64], data[200], want[32], tag[32];
     uint64_t state = 5;
     for (size_t bytes = 0; bytes <= sizeof data; bytes++) {
@@ -274,7 +274,7 @@ typedef struct hkdf_case {
     const char *secret, *salt, *info, *out; /* in hex */
 } hkdf_case;
 
-TEST(hkdf_gives_the_answers_of_rfc_5869) {
+TEST(hkdf_has_the_values_of_rfc_5869) {
     static const hkdf_case cases[] = {
         {"0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b", "000102030405060708090a0b0c",
          "f0f1f2f3f4f5f6f7f8f9",
@@ -309,7 +309,7 @@ TEST(hkdf_gives_the_answers_of_rfc_5869) {
 
 /* ---- the small ones */
 
-TEST(secrets_are_equal_only_in_every_bit) {
+TEST(secrets_are_equal_only_if_every_bit_is) {
     uint8_t a[32], b[32];
     uint64_t state = 6;
     crypto_fill(a, sizeof a, &state);
@@ -322,7 +322,7 @@ TEST(secrets_are_equal_only_in_every_bit) {
     }
 }
 
-TEST(wiping_leaves_zeros_and_nothing_beside_them) {
+TEST(wiping_writes_zeros_only_in_its_range) {
     uint8_t a[34];
     memset(a, 7, sizeof a);
     dti_wipe(a + 1, 32);
@@ -347,7 +347,7 @@ static void check_random(bool (*draw)(void *to, size_t bytes)) {
     CHECK(draw(NULL, 0) || draw == dti_random_device);
 }
 
-TEST(random_bytes_fill_all_of_the_room_anew_each_time) {
+TEST(random_bytes_fill_the_buffer_with_new_values_each_time) {
     check_random(dti_random_bytes);
     check_random(dti_random_device);
 }

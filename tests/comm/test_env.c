@@ -355,7 +355,7 @@ TEST(env_of_a_launcher_below_another_is_the_inner_ones) {
     CHECK(c.pmix_asked == 0);
 }
 
-TEST(env_names_what_an_incomplete_set_lacks) {
+TEST(env_names_the_missing_variables_of_an_incomplete_set) {
     CHECK_ERROR(ENV("RANK=0"), "torch", "WORLD_SIZE, MASTER_ADDR, MASTER_PORT",
                 "DTRAIN_LAUNCHER=none");
     CHECK_ERROR(ENV("WORLD_SIZE=4"), "RANK, MASTER_ADDR, MASTER_PORT");
@@ -377,7 +377,7 @@ TEST(env_names_what_an_incomplete_set_lacks) {
     CHECK_ERROR(ENV("PET_NODE_RANK=0", "PET_NNODES=2", "PET_MASTER_ADDR=a"), "DTRAIN_RDZV");
 }
 
-TEST(env_takes_whole_numbers_alone) {
+TEST(env_accepts_only_whole_numbers) {
     const char *const bad[] = {
         "DTRAIN_RANK=1x",       "DTRAIN_RANK= 1", "DTRAIN_RANK=1 ",
         "DTRAIN_RANK=+1",       "DTRAIN_RANK=-1", "DTRAIN_RANK=0x1",
@@ -464,7 +464,7 @@ TEST(env_keys_come_once_and_are_never_shown) {
     check_place(&d, "ompi", 1, 2, 1, 2, "pmix:");
 }
 
-TEST(env_of_this_process_is_read_anew_each_time) {
+TEST(env_of_this_process_is_read_again_each_time) {
     const char *const names[] = {"DTRAIN_RANK", "DTRAIN_WORLD_SIZE", "DTRAIN_RDZV",
                                  "DTRAIN_LAUNCHER", "DTRAIN_SECRET_FD"};
     const char *const values[] = {"1", "3", "tcp://a:1", "dtrain", NULL};
@@ -613,7 +613,7 @@ static dt_result key_load(key_place *p, const dt_comm_desc *desc, uint8_t key[32
     return result;
 }
 
-TEST(keys_are_64_hex_digits_or_32_bytes_and_no_passphrases) {
+TEST(keys_are_64_hex_digits_or_32_bytes_and_not_passphrases) {
     key_place p;
     uint8_t key[32], raw[32];
     bool have;
@@ -653,7 +653,7 @@ TEST(keys_are_64_hex_digits_or_32_bytes_and_no_passphrases) {
 }
 
 /* They would be what insecure ranks have. The launcher's way is test_rendezvous.c's. */
-TEST(keys_of_zeros_are_refused_however_they_are_given) {
+TEST(keys_of_zeros_are_refused_from_every_source) {
     key_place p;
     uint8_t key[32];
     bool have;
@@ -716,7 +716,7 @@ TEST(key_files_that_others_can_read_are_refused) {
     key_place_close(&p);
 }
 
-TEST(keys_may_be_missing_on_one_host_alone) {
+TEST(keys_may_be_missing_only_on_one_host) {
     key_place p;
     uint8_t key[32];
     bool have = true;
@@ -754,7 +754,7 @@ static dti_key_folders key_folders(const key_place *p) {
     return folders;
 }
 
-TEST(ranks_of_one_host_share_a_key_that_outlives_nobody) {
+TEST(ranks_of_one_host_share_a_key_that_ends_with_them) {
     key_place p;
     uint8_t key[32], other[32], stale[32];
     dti_key_share share, none;
@@ -825,7 +825,7 @@ static int key_remove_others(const key_place *p) {
     return count;
 }
 
-TEST(folders_that_are_not_the_users_alone_hold_no_keys_and_stop_nobody) {
+TEST(folders_that_others_can_write_hold_no_keys_and_stop_no_job) {
     key_place p;
     char link[80], theirs[96];
     REQUIRE(key_place_open(&p));
@@ -856,7 +856,7 @@ TEST(folders_that_are_not_the_users_alone_hold_no_keys_and_stop_nobody) {
     key_place_close(&p);
 }
 
-TEST(keys_without_a_place_say_what_to_do) {
+TEST(keys_without_a_file_are_an_error_that_says_what_to_do) {
     key_place p;
     uint8_t key[32];
     dti_key_share share;
@@ -944,7 +944,7 @@ static void pmi_run(pmi_case *c, uint32_t rank, const char *const *answers) {
 #define PMI_START                                                                                  \
     "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0\n", "cmd=my_kvsname kvsname=k_1\n"
 
-TEST(pmi_gives_all_ranks_the_first_ones_text) {
+TEST(pmi_gives_all_ranks_the_text_of_rank_0) {
     pmi_case c;
     pmi_run(&c, 0,
             (const char *const[]){

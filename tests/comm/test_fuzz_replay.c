@@ -9,7 +9,7 @@
 
 #include "fuzz/fuzz_replay.h"
 
-TEST(every_kept_environment_is_a_place_in_a_group_or_says_what_is_wrong) {
+TEST(every_kept_environment_is_a_rank_of_a_group_or_an_error) {
     int counts[2] = {0};
     REQUIRE(replay_folder("tests/fuzz/corpus/env", fuzz_env, counts));
     CHECK(counts[0] >= 5 && counts[1] >= 5);
@@ -21,19 +21,19 @@ TEST(every_kept_host_list_is_one_or_is_refused) {
     CHECK(counts[0] >= 5 && counts[1] >= 5);
 }
 
-TEST(every_kept_handshake_changes_nothing_but_with_the_key) {
+TEST(every_kept_handshake_without_the_key_changes_nothing) {
     int counts[2] = {0};
     REQUIRE(replay_folder("tests/fuzz/corpus/hello", fuzz_hello, counts));
     CHECK(counts[0] >= 3 && counts[1] >= 10);
 }
 
-TEST(every_kept_exchange_of_messages_delivers_what_was_sent_or_ends) {
+TEST(every_kept_exchange_of_messages_delivers_all_bytes_or_ends) {
     int counts[2] = {0};
     REQUIRE(replay_folder("tests/fuzz/corpus/message", fuzz_message, counts));
     CHECK(counts[0] >= 2 && counts[1] >= 10);
 }
 
-TEST(every_kept_list_of_frames_leaves_the_core_sound) {
+TEST(every_kept_list_of_frames_leaves_the_protocol_core_valid) {
     int counts[2] = {0};
     REQUIRE(replay_folder("tests/fuzz/corpus/frames", fuzz_frames, counts));
     CHECK(counts[0] >= 40 && counts[1] >= 2);

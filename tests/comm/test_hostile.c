@@ -95,7 +95,7 @@ static void intruding(proc *p) {
         EXPECT(m, !dt_comm_all_reduce(m->comm, &one, &one, 1, DT_I32, DT_COMM_SUM) && one == 3);
 }
 
-TEST(hostile_processes_do_not_get_in_and_do_not_disturb) {
+TEST(hostile_processes_cannot_join_or_disturb) {
     fleet *f = fleet_new(4);
     f->desc.world_size = 3;
     fleet_run(f, intruding);
@@ -223,7 +223,7 @@ static void without_descriptors(proc *p) {
                     (uint64_t)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1000;
 }
 
-TEST(hostile_limits_on_descriptors_are_said_as_that) {
+TEST(hostile_limits_on_descriptors_are_named_in_the_error) {
     fleet *f = fleet_new(2);
     f->desc.join_timeout_ms = 800;
     fleet_run(f, without_descriptors);
@@ -257,7 +257,7 @@ static void without_descriptors_for_a_while(proc *p) {
         pthread_join(thread, NULL);
 }
 
-TEST(hostile_limits_on_descriptors_that_are_over_are_not_said) {
+TEST(hostile_limits_on_descriptors_that_ended_are_not_named) {
     fleet *f = fleet_new(2);
     f->desc.world_size = 3;
     f->desc.join_timeout_ms = 1600;
@@ -268,7 +268,7 @@ TEST(hostile_limits_on_descriptors_that_are_over_are_not_said) {
     fleet_free(f);
 }
 
-TEST(hostile_limits_on_descriptors_are_said_behind_many_missing_ranks) {
+TEST(hostile_limits_on_descriptors_are_named_after_many_missing_ranks) {
     const char *why = "; this process has no descriptor left for connections: raise the limit "
                       "(ulimit -n)";
     dti_peer *peers = calloc(1200, sizeof *peers);
@@ -418,7 +418,7 @@ static void crowded(proc *p) {
     proc_leave(p);
 }
 
-TEST(hostile_crowds_from_one_address_keep_out_nobody_but_themselves) {
+TEST(hostile_connections_from_one_address_keep_out_no_other_address) {
     fleet *f = fleet_new(2);
     f->at[0].numbers[7] = (uint64_t)atoi(strrchr(f->desc.rendezvous, ':') + 1);
     fleet_run(f, crowded);
@@ -546,7 +546,7 @@ static void hit(proxy_deed deed, bool control, bool answers, uint64_t at, bool k
 #define AFTER_PROOF (DTI_HELLO_BYTES + DTI_PROOF_BYTES)
 
 /* After hello and proof; a data connection has frames of up to 64 + 4096 bytes. */
-TEST(hostile_bits_flipped_in_the_stream_are_always_noticed) {
+TEST(hostile_bits_flipped_in_the_stream_are_always_detected) {
     int more = fleet_long() ? 1000 : 12;
     uint64_t random = 99;
     for (int i = 0; i < more; i++) {
@@ -584,7 +584,7 @@ static void summing_a_little(proc *p) {
 /* Hello and proof of a connection for data, of both sides: every field is in the transcript, so the
  * connection does not come about; another one is tried. But for the acceptor's proof: with that it
  * has begun, and its end is an end. */
-TEST(hostile_bits_flipped_in_the_handshake_of_data_cost_a_connection) {
+TEST(hostile_bits_flipped_in_the_handshake_of_data_cost_one_connection) {
     hit(PROXY_FLIP, false, true, 170, true, NULL);
     for (int at = 0; at < AFTER_PROOF; at += fleet_long() ? 1 : 17)
         for (int answers = 0; answers < (at < DTI_HELLO_BYTES ? 2 : 1); answers++) {
@@ -673,7 +673,7 @@ TEST(hostile_resets_cost_nothing_but_time) {
     }
 }
 
-TEST(hostile_silence_is_noticed_by_all) {
+TEST(hostile_silence_is_detected_by_all) {
     hit(PROXY_STALL, false, false, 5000, true, NULL); /* one direction of a pair of three */
     hit(PROXY_STALL, false, true, 5000, true, NULL);
 }
@@ -760,7 +760,7 @@ static void edit_stream(const proxy_flow *f, uint8_t *head) {
     dti_put32(head + DTI_TAG_AT, dti_crc32c(0, head, DTI_TAG_AT));
 }
 
-TEST(hostile_headers_with_the_right_checksum_are_noticed) {
+TEST(hostile_headers_with_the_right_checksum_are_detected) {
     hit(PROXY_PASS, false, false, 0, true, edit_epoch);
     hit(PROXY_PASS, false, false, 0, true, edit_group);
     hit(PROXY_PASS, false, false, 0, true, edit_stream);

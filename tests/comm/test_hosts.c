@@ -81,7 +81,7 @@ static uint64_t plan_leaving(const plan_case *p, uint32_t rank, uint32_t *slots)
     return bytes;
 }
 
-TEST(each_host_sends_a_rings_bytes_however_many_ranks_it_has) {
+TEST(each_host_sends_a_rings_bytes_for_any_number_of_ranks) {
     for (size_t l = 0; l < DTI_COUNT(plan_layouts); l++)
         for (int half = 0; half < 2; half++) {
             plan_case p = plan_hosts(l, 0), q;
@@ -307,7 +307,7 @@ TEST(processes_on_several_hosts_get_the_bits_of_direct) {
         }
 }
 
-TEST(processes_that_do_not_agree_who_shares_a_host_sum_all_the_same) {
+TEST(processes_that_disagree_on_shared_hosts_still_sum) {
     static const layout layouts[] = {
         {4, 4, -1, 1, false}, {4, 1, -1, 1, false}, {6, 3, -1, 1, false}, {4, 3, -1, 1, false},
         {4, 2, 0, 1, false},  {4, 2, 3, 1, false},  {4, 2, 2, 1, false},  {8, 4, -1, 1, true}};

@@ -149,7 +149,7 @@ static void message_server_turns_away(char key, dt_comm_integrity own, dt_comm_i
     message_server_free(server);
 }
 
-TEST(message_servers_turn_away_other_keys_settings_and_places) {
+TEST(message_servers_refuse_other_keys_settings_and_indices) {
     message_server_turns_away('b', DT_COMM_CRC, DT_COMM_CRC, 1, "the keys differ");
     message_server_turns_away('a', DT_COMM_CRC, DT_COMM_UNCHECKED, 1, "settings differ");
     message_server_turns_away('a', DT_COMM_CRC, DT_COMM_CRC, 0, "another rank answers");
@@ -168,7 +168,7 @@ static bool message_server_two(message_server_side **server, message_server_side
 }
 
 /* More than there is room for wait for their turn behind those that have proved nothing. */
-TEST(message_servers_give_up_the_oldest_stranger_for_the_next) {
+TEST(message_servers_close_the_oldest_unknown_connection_for_a_new_one) {
     message_server_side *server, *client;
     int strangers[2 * MESSAGE_SERVER_CLIENTS];
     struct sockaddr_in to = {.sin_family = AF_INET};
@@ -192,7 +192,7 @@ TEST(message_servers_give_up_the_oldest_stranger_for_the_next) {
 }
 
 /* Far away: each of its steps is one of many that somebody near makes meanwhile. */
-TEST(message_servers_let_no_address_that_opens_many_keep_out_another) {
+TEST(message_servers_limit_the_connections_of_one_address) {
     message_server_side *server, *client;
     enum { ROUNDS = 60, EACH = 2 * MESSAGE_SERVER_CLIENTS };
     struct sockaddr_in to = {.sin_family = AF_INET}, own = {.sin_family = AF_INET};
@@ -228,7 +228,7 @@ static void message_server_log(void *user, dt_log_level level, const char *text)
     snprintf(user, 256, "%s", level == DT_LOG_WARNING ? text : "");
 }
 
-TEST(message_servers_without_a_descriptor_say_so_and_go_on) {
+TEST(message_servers_without_a_descriptor_report_it_and_continue) {
     message_server_side *server, *client;
     char address[32], said[256] = "";
     struct rlimit all;

@@ -153,7 +153,7 @@ static void same_bits(proc *p) {
     EXPECT(m, m->size < 3 || differ > N / 100);
 }
 
-TEST(processes_sum_in_one_order_whoever_comes_first) {
+TEST(processes_sum_in_one_order_for_any_order_of_arrival) {
     for (int size = 2; size <= 8; size *= 2) {
         fleet *f = fleet_new(size);
         f->desc.chunk_bytes = 4096;
@@ -267,7 +267,7 @@ static void leave_many_times(int size, int times) {
     fleet_free(f);
 }
 
-TEST(processes_that_leave_after_the_last_result_take_nothing_from_anybody) {
+TEST(processes_that_leave_after_the_last_result_disturb_no_rank) {
     int times = fleet_long() ? 10000 : 80;
     leave_many_times(4, times);
     leave_many_times(8, times);
@@ -294,7 +294,7 @@ static void outliving_rank_0(proc *p) {
     p->numbers[0] = (dti_now_ns() - start) / 1000000;
 }
 
-TEST(processes_that_outlive_rank_0_hear_of_a_death_from_it) {
+TEST(processes_that_outlive_rank_0_learn_of_a_death_from_it) {
     for (int dies = 0; dies < 2; dies++) {
         fleet *f = fleet_new(3);
         f->desc.no_link = true; /* measuring connects all */
@@ -335,7 +335,7 @@ static void crowding(proc *p) {
 }
 
 /* A send that finds no room at its peer asks for it at once, not when `silence` / 10 has passed. */
-TEST(processes_that_send_more_than_there_is_room_for_do_not_wait_to_be_asked) {
+TEST(processes_send_beyond_the_peers_buffers_without_a_request) {
     fleet *f = fleet_new(2);
     f->desc.silence_ms = 120000;
     f->desc.shared_memory = DT_COMM_SHARED_OFF;
@@ -509,14 +509,14 @@ static void death_of(const char *what, const death *once, int size, double limit
     }
 }
 
-TEST(processes_notice_the_death_of_a_rank_and_go_on_without_it) {
+TEST(processes_detect_the_death_of_a_rank_and_continue_without_it) {
     death_of("SIGKILL of rank 2", &(death){2, SIGKILL, false, 200000, 0}, 4, 1);
     death_of("SIGKILL of rank 0", &(death){0, SIGKILL, false, 200000, 0}, 4, 1);
     death_of("SIGKILL of rank 1, short sums", &(death){1, SIGKILL, false, 10, 0}, 4, 1);
     death_of("SIGKILL of rank 1 of 2", &(death){1, SIGKILL, false, 5000, 0}, 2, 1);
 }
 
-TEST(processes_notice_a_rank_that_stands_still) {
+TEST(processes_detect_a_rank_that_hangs) {
     death_of("SIGSTOP of rank 3", &(death){3, SIGSTOP, false, 200000, DT_COMM_SHARED_REQUIRED}, 4,
              3);
     death_of("SIGSTOP of rank 0", &(death){0, SIGSTOP, false, 200000, DT_COMM_SHARED_OFF}, 4, 3);
@@ -524,7 +524,7 @@ TEST(processes_notice_a_rank_that_stands_still) {
              &(death){1, SIGSTOP, false, 10, DT_COMM_SHARED_REQUIRED}, 3, 3);
 }
 
-TEST(processes_notice_a_death_though_a_child_holds_the_descriptors) {
+TEST(processes_detect_a_death_while_a_child_holds_the_descriptors) {
     death_of("SIGKILL of rank 2 with a child",
              &(death){2, SIGKILL, true, 200000, DT_COMM_SHARED_REQUIRED}, 4, 3);
     death_of("SIGKILL of rank 0 with a child",
@@ -549,7 +549,7 @@ static int enter_namespace(const char *path) {
     return file >= 0 && setns(file, CLONE_NEWNET) == 0 ? 0 : errno;
 }
 
-TEST(processes_notice_a_dead_link) {
+TEST(processes_detect_a_dead_link) {
     char path[128];
     fleet *f = fleet_new(3);
     snprintf(f->folder, sizeof f->folder, "dt%d", (int)getpid());
@@ -612,7 +612,7 @@ static void mismatching(proc *p) {
 
 #define A DT_COMM_ALL_REDUCE
 #define B DT_COMM_BROADCAST
-TEST(processes_that_post_different_operations_are_told_so) {
+TEST(processes_that_post_different_operations_get_an_error) {
     static const mismatch wrong[] = {
         {{.kind = A, .count = 3}, {.kind = DT_COMM_ALL_GATHER, .count = 3}},
         {{.kind = A, .count = 3}, {.kind = A, .count = 4}},
@@ -700,7 +700,7 @@ static void progressing(proc *p) {
     free(x);
 }
 
-TEST(processes_progress_while_nobody_waits) {
+TEST(processes_progress_while_no_caller_waits) {
     fleet *f = fleet_new(3);
     fleet_run(f, progressing);
     fleet_free(f);
@@ -785,7 +785,7 @@ static void waiting(proc *p) {
     free(x);
 }
 
-TEST(processes_wait_so_long_as_they_say) {
+TEST(processes_wait_for_the_documented_time) {
     fleet *f = fleet_new(3);
     fleet_run(f, waiting);
     fleet_free(f);
@@ -964,7 +964,7 @@ static void starved_to_death(proc *p) {
     free(x);
 }
 
-TEST(processes_notice_who_left_for_want_of_memory) {
+TEST(processes_name_the_rank_that_left_without_memory) {
     fleet *f = fleet_new(2);
     f->seconds = 10;
     fleet_run(f, starved_to_death);
@@ -1016,7 +1016,7 @@ static void few_files_try(int who, int more, int join_ms, int *worked, int *fail
 }
 
 /* On a machine that does much else a join may take longer than it is to be waited for here. */
-TEST(processes_with_few_descriptors_work_or_say_why) {
+TEST(processes_with_few_descriptors_work_or_report_the_reason) {
     int worked = 0, failed = 0;
     for (int ms = 400; ms <= 6400 && (worked < 2 || failed < 2); ms *= 4) {
         worked = failed = 0;
@@ -1052,7 +1052,7 @@ TEST(processes_join_by_the_hundred_in_10_s) {
     fleet_free(f);
 }
 
-TEST(processes_meet_over_ipv6) {
+TEST(processes_join_over_ipv6) {
     fleet *f = fleet_new(3);
     int port = fleet_free_port(AF_INET6);
     if (port) {
@@ -1077,7 +1077,7 @@ static void in_port_range(proc *p) {
 }
 
 /* A file of an earlier run lies there: nobody answers at what it says, and it is written anew. */
-TEST(processes_meet_by_a_file_in_a_range_of_ports) {
+TEST(processes_join_by_a_file_in_a_range_of_ports) {
     char path[128];
     fleet *f = fleet_new(4);
     folder_make(f->folder);

@@ -280,7 +280,7 @@ TEST(folds_of_1_to_17_operands_are_the_tree_of_leaves_for_all_types) {
                 }
 }
 
-TEST(folds_of_any_count_are_whole_to_the_last_element) {
+TEST(folds_of_any_count_include_the_last_element) {
     fold_seed = 2;
     for (size_t count = 0; count <= 300; count++)
         for (int dtype = 0; dtype <= DT_U8; dtype++) {
@@ -439,7 +439,7 @@ TEST(folds_of_integers_wrap_around_and_means_are_cut_towards_zero) {
     CHECK(bytes[0] == 150 && bytes[1] == 254);
 }
 
-TEST(folds_keep_denormals_and_the_sign_of_the_left_zero) {
+TEST(folds_keep_denormals_and_the_sign_of_the_left_operands_zero) {
     float a[4] = {0x1p-140f, -0.0f, 0.0f, 1e-45f}, b[4] = {0x1p-140f, 0.0f, -0.0f, -1e-45f}, out[4];
     unsigned modes = dti_fp_enter(); /* a host may have set flush-to-zero, as -ffast-math does */
     float want[4] = {0x1p-139f, -0.0f, 0.0f, -1e-45f};

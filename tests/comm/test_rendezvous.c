@@ -459,7 +459,7 @@ TEST(rank_0_listens_at_the_name_it_was_given) {
     CHECK(meet_descriptors() == before);
 }
 
-TEST(rank_0_behind_a_services_name_listens_at_its_interfaces) {
+TEST(rank_0_with_a_services_name_listens_at_its_interfaces) {
     host_case c;
     int port = meet_free_port(1);
     host_open(&c, url_of("tcp://192.0.2.1:%d", port), 0); /* nobody's address */
@@ -475,7 +475,7 @@ TEST(rank_0_behind_a_services_name_listens_at_its_interfaces) {
     dti_rendezvous_close(&c.r);
 }
 
-TEST(rank_0_says_that_its_port_is_in_use) {
+TEST(rank_0_reports_that_its_port_is_in_use) {
     host_case c;
     int port = meet_free_port(1), before = meet_descriptors();
     int taken = meet_listen("127.0.0.1", &port);
@@ -490,7 +490,7 @@ TEST(rank_0_says_that_its_port_is_in_use) {
     CHECK(meet_descriptors() == before);
 }
 
-TEST(rank_0_takes_the_first_free_one_of_several_ports) {
+TEST(rank_0_takes_the_first_free_of_several_ports) {
     host_case c;
     int low = meet_free_port(4), taken[3];
     for (int i = 0, port = low; i < 3; i++, port = low + i)
@@ -519,7 +519,7 @@ TEST(rendezvous_of_unknown_form_is_refused) {
     }
 }
 
-TEST(interface_that_matches_nothing_is_no_reason_to_listen_elsewhere) {
+TEST(interface_that_matches_nothing_is_an_error) {
     meet *m = meet_new(2, "");
     snprintf(m->desc[0].rendezvous, 256, "file://%s", temp_path("none"));
     snprintf(m->desc[0].interfaces, 128, "no-such");
@@ -531,7 +531,7 @@ TEST(interface_that_matches_nothing_is_no_reason_to_listen_elsewhere) {
 
 /* ---- the others look at several ports */
 
-TEST(several_ports_are_all_tried_and_the_likely_one_each_time) {
+TEST(several_ports_are_all_tried_and_the_likely_one_in_each_round) {
     host_case c = {.desc = {.rank = 1, .world_size = 2}};
     unsigned seen = 0;
     snprintf(c.desc.rendezvous, sizeof c.desc.rendezvous, "tcp://127.0.0.1:65530+16");
@@ -572,7 +572,7 @@ static int file_look(const host_case *zero, uint64_t attempt, const char *job, c
     return c.r.rank0.count;
 }
 
-TEST(file_tells_the_others_of_one_job_and_attempt) {
+TEST(rendezvous_file_serves_one_job_and_attempt) {
     host_case c, next;
     char why[192], url[300];
     int before = meet_descriptors();
@@ -606,7 +606,7 @@ static int file_with(const char *text, size_t bytes, char why[192]) {
     return file_look(&c, 0, "job", why);
 }
 
-TEST(file_of_anything_else_is_not_believed) {
+TEST(file_that_is_not_a_rendezvous_file_is_refused) {
     char why[192], big[2000];
     int before = meet_descriptors();
     CHECK(file_with("dtrain 0 job\ntcp://127.0.0.1:5 tcp://[::1]:6\n", 45, why) == 2);
@@ -626,7 +626,7 @@ TEST(file_of_anything_else_is_not_believed) {
     CHECK(meet_descriptors() == before);
 }
 
-TEST(file_that_cannot_be_is_an_error_that_says_why) {
+TEST(rendezvous_file_that_cannot_exist_is_an_error_with_the_reason) {
     host_case c;
     char why[192], url[300];
     host_open(&c, "file:///no-such-folder/x", 2);
@@ -651,7 +651,7 @@ TEST(file_that_cannot_be_is_an_error_that_says_why) {
 }
 
 /* What may be there before: rank 0 replaces and removes only what is empty or of a rank 0. */
-TEST(file_that_dtrain_did_not_write_is_neither_replaced_nor_removed) {
+TEST(rendezvous_file_that_dtrain_did_not_write_is_neither_replaced_nor_removed) {
     char long_line[2000];
     memset(long_line, 'x', sizeof long_line);
     memcpy(long_line, "dtrain 0 job\n", 13);
@@ -704,7 +704,7 @@ TEST(file_that_dtrain_did_not_write_is_neither_replaced_nor_removed) {
 }
 
 /* Somebody wrote in it meanwhile, without another name. */
-TEST(file_that_has_changed_is_not_removed) {
+TEST(rendezvous_file_that_has_changed_is_not_removed) {
     host_case c;
     char url[300];
     const char *path = temp_path("changed");
@@ -718,7 +718,7 @@ TEST(file_that_has_changed_is_not_removed) {
     remove(path);
 }
 
-TEST(ranks_meet_by_a_file_thrice_and_it_is_gone_then) {
+TEST(ranks_join_by_a_file_three_times_and_remove_it) {
     meet *m = meet_new(3, url_of("file:///tmp/dtrain-meet-%d", (int)getpid()));
     const char *path = m->desc[0].rendezvous + 7;
     m->rounds = 3;
@@ -733,7 +733,7 @@ TEST(ranks_meet_by_a_file_thrice_and_it_is_gone_then) {
     meet_free(m);
 }
 
-TEST(address_that_does_not_answer_does_not_hold_up_the_next) {
+TEST(address_that_does_not_answer_does_not_delay_the_next) {
     int dead_port = 0, port = meet_free_port(1);
     dti_address a = meet_loopback(0);
     int dead = socket(AF_INET, SOCK_STREAM, 0), fill[4];
@@ -794,7 +794,7 @@ TEST(jobs_that_share_ports_still_refuse_a_wrong_key_at_once) {
     meet_free(m);
 }
 
-TEST(file_that_leads_to_another_job_is_read_again) {
+TEST(rendezvous_file_that_leads_to_another_job_is_read_again) {
     meet *m = meet_new(4, url_of("tcp://127.0.0.1:%d", meet_free_port(1)));
     char text[200], path[200];
     pid_t pids[4];
@@ -825,7 +825,7 @@ TEST(file_that_leads_to_another_job_is_read_again) {
 
 /* ---- the launcher's channel */
 
-TEST(launchers_key_is_taken_by_who_has_none_and_wants_one) {
+TEST(launchers_key_is_used_by_ranks_without_a_key_that_want_one) {
     host_case c = {.desc = {.rank = 1, .world_size = 2}};
     char text[200];
     uint8_t key[32] = {0};
@@ -930,7 +930,7 @@ TEST(a_wrong_rendezvous_store_is_reported_at_once_or_at_the_timeout) {
     CHECK_CONTAINS(why, "refused");
 }
 
-TEST(ranks_meet_by_a_store_thrice) {
+TEST(ranks_join_by_a_store_three_times) {
     for (int newer = 0; newer < 2; newer++) {
         int port;
         pid_t pid = fake_start(newer, &port);

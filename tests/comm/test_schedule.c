@@ -395,7 +395,7 @@ TEST(tree_mode_gives_the_same_bits_on_any_number_of_ranks) {
             }
 }
 
-TEST(a_send_and_its_receive_are_one_stream) {
+TEST(a_send_and_its_receive_form_one_stream) {
     for (uint64_t count = 0; count < 200; count += 33) {
         dti_base base;
         dti_base_init(&base, NULL, NULL);
@@ -454,7 +454,7 @@ TEST(leaf_spans_are_the_maximal_subtrees) {
     CHECK(dti_tree_spans(1, UINT32_MAX - 2, UINT32_MAX, spans) == 31 + 30);
 }
 
-TEST(segments_are_even_and_leave_nothing_out) {
+TEST(segments_are_even_and_cover_all_launches) {
     for (uint64_t count = 0; count < 400; count++)
         for (uint32_t parts = 1; parts < 9; parts++) {
             uint64_t next = 0, most = 0, least = count;
@@ -513,7 +513,7 @@ static void plan_refused(const dti_collective *c, const char *part) {
     CHECK_CONTAINS(base.error, part);
 }
 
-TEST(a_forced_algorithm_that_does_not_exist_is_refused_with_those_that_do) {
+TEST(a_forced_algorithm_that_does_not_exist_is_refused_with_the_list_of_valid_ones) {
     dti_collective c = plan_collective(DT_COMM_ALL_GATHER, 4, 10);
     c.op.algorithm = DT_COMM_ALGORITHM_HALVING;
     plan_refused(&c, "all-gather has no algorithm halving; it has direct, ring");
@@ -531,7 +531,7 @@ TEST(a_forced_algorithm_that_does_not_exist_is_refused_with_those_that_do) {
             plan_refused(&c, "hierarchical needs several hosts");
 }
 
-TEST(tree_mode_refuses_what_has_another_order) {
+TEST(tree_mode_refuses_operations_with_another_order) {
     dt_comm_span leaves[4] = {{0, 2}, {2, 1}, {3, 1}, {4, 2}};
     float x[8];
     dti_collective c = plan_collective(DT_COMM_ALL_REDUCE, 4, 4);
@@ -566,7 +566,7 @@ static void plan_free(void *user, void *memory, size_t bytes) {
     free(memory);
 }
 
-TEST(a_schedule_fails_without_memory_and_takes_none_when_built_again) {
+TEST(a_schedule_fails_without_memory_and_allocates_nothing_when_built_again) {
     for (int kind = DT_COMM_SEND; kind <= DT_COMM_BARRIER; kind++)
         for (int left = 0; left < 60; left++) {
             int tokens = left;

@@ -51,7 +51,7 @@ static uint64_t wrong_values(dt_comm_integrity integrity, int *noticed) {
     return wrong;
 }
 
-TEST(secure_a_crc_does_not_see_who_knows_it) {
+TEST(secure_a_crc_does_not_detect_changes_by_an_attacker) {
     uint8_t data[64] = {1, 2, 3}, changed[64];
     memcpy(changed, data, sizeof data);
     for (int i = 0; i < 5; i++)
@@ -84,7 +84,7 @@ TEST(secure_gmac_has_the_published_value) {
     dti_gmac_close(&seal);
 }
 
-TEST(secure_mac_sees_what_a_crc_does_not) {
+TEST(secure_mac_detects_changes_that_a_crc_does_not) {
     int noticed;
     CHECK(wrong_values(DT_COMM_MAC, &noticed) == 0);
     CHECK(noticed > 0);
@@ -279,7 +279,7 @@ static void joining_oddly(proc *p) {
                             : result == DT_ERROR_TIMEOUT);
 }
 
-TEST(secure_who_differs_is_refused_with_a_reason) {
+TEST(secure_ranks_with_other_settings_are_refused_with_a_reason) {
     papers p;
     papers_new(&p);
     for (size_t i = 0; i < DTI_COUNT(odd_ones); i++) {
@@ -299,7 +299,7 @@ TEST(secure_who_differs_is_refused_with_a_reason) {
     papers_free(&p);
 }
 
-TEST(secure_bad_papers_are_named) {
+TEST(secure_bad_certificates_are_named) {
     papers p;
     char fifo[300];
     papers_new(&p);
@@ -343,7 +343,7 @@ static void joining_briefly(proc *p) {
 
 /* Any byte of a connection behind TLS: both ends notice, as with the tags of headers. While they
  * join they try again, and say so. */
-TEST(secure_bits_flipped_in_tls_are_always_noticed) {
+TEST(secure_bits_flipped_in_tls_are_always_detected) {
     for (int i = 0; i < 12; i++) {
         fleet *f = fleet_new(2);
         proxy *x = proxy_new();
@@ -402,7 +402,7 @@ static bool sealed_text_is_right(const char *text) {
 }
 
 /* A record of data or of control that is changed, cut or sent again. */
-TEST(secure_spoiled_records_are_called_that) {
+TEST(secure_damaged_records_are_reported_as_damaged) {
     for (int i = 0; i < 6; i++) {
         static const proxy_deed deeds[] = {PROXY_RECORD_FLIP, PROXY_RECORD_SHORT,
                                            PROXY_RECORD_TWICE};
@@ -428,7 +428,7 @@ TEST(secure_spoiled_records_are_called_that) {
 }
 
 /* Any byte of a control connection while three ranks join: they do, or all hear of it at once. */
-TEST(secure_bits_turned_while_joining_stop_nobody_or_are_told_to_all) {
+TEST(secure_bits_flipped_while_joining_change_nothing_or_are_reported_to_all) {
     const int step = fleet_long() ? 3 : 61;
     for (int at = 0; at < 750; at += step) /* after it ranks may have left */
         for (int answers = 0; answers < 2; answers++) {

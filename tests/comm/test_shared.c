@@ -73,7 +73,7 @@ TEST(shared_rings_carry_every_byte_once_and_in_order) {
 }
 
 /* Of short messages that are taken at once, however many. */
-TEST(shared_rings_begin_anew_where_all_was_taken) {
+TEST(shared_rings_restart_at_the_beginning_when_empty) {
     enum { BYTES = 1000 };
     uint8_t out[BYTES], in[BYTES] = {0};
     ring_pair p;
@@ -94,7 +94,7 @@ TEST(shared_rings_begin_anew_where_all_was_taken) {
     ring_pair_close(&p);
 }
 
-TEST(shared_positions_that_cannot_be_are_noticed) {
+TEST(shared_positions_that_are_impossible_are_detected) {
     ring_pair p;
     static uint8_t bytes[DTI_SHM_RING + 1]; /* more than it believes that there is room for */
     const dti_socket_part part = {bytes, sizeof bytes};
@@ -184,7 +184,7 @@ TEST(shared_memory_carries_all_data_of_a_host_unless_forbidden) {
     count_them(DT_COMM_SHARED_OFF, 1, "-", (uint32_t[3]){0, 0, 0});
 }
 
-TEST(shared_memory_that_one_rank_cannot_have_is_tcp_with_that_rank) {
+TEST(shared_memory_that_one_rank_cannot_have_falls_back_to_tcp_for_it) {
     count_them(DT_COMM_SHARED_DEFAULT, 1, "0", (uint32_t[3]){0, 1, 1});
     count_them(DT_COMM_SHARED_DEFAULT, 1, "1", (uint32_t[3]){1, 0, 1});
     count_them(DT_COMM_SHARED_DEFAULT, 1, "2", (uint32_t[3]){1, 1, 0});
@@ -267,7 +267,7 @@ static void lending(proc *p) {
     free(x);
 }
 
-TEST(shared_payloads_are_read_where_they_lie_between_ranks_that_the_system_lets) {
+TEST(shared_payloads_are_read_in_place_where_the_system_permits) {
     if (!dti_local_may_read((long)getpid()))
         return;
     for (int forbidden = -1; forbidden < 3; forbidden++) {
@@ -317,7 +317,7 @@ TEST(shared_memory_counts_the_processors_of_all_ranks) {
 }
 
 /* A device's memory has no pages that another process could be given. */
-TEST(shared_payloads_in_device_memory_are_copied_not_loaned) {
+TEST(shared_payloads_in_device_memory_are_copied) {
     char line[256];
     unsigned long from = 0, to = 0;
     FILE *maps = fopen("/proc/self/maps", "r");
@@ -368,7 +368,7 @@ static void alone_with_it(proc *p) {
     EXPECT_TEXT(m, text);
 }
 
-TEST(shared_memory_that_is_required_and_not_there_is_an_error_that_says_so) {
+TEST(shared_memory_that_is_required_and_unavailable_is_an_error) {
     fleet *f = fleet_new(1);
     f->desc.world_size = 2;
     fleet_run(f, demanding);
@@ -422,7 +422,7 @@ static void mistaken(proc *p) {
     }
 }
 
-TEST(shared_names_that_are_stale_or_anothers_are_tcp) {
+TEST(shared_names_that_are_stale_or_of_another_user_fall_back_to_tcp) {
     for (int somebody = 0; somebody < 2; somebody++) {
         bool arg = somebody;
         fleet *f = fleet_new(2);
@@ -518,7 +518,7 @@ TEST(shared_memory_is_for_ranks_of_one_user_and_others_use_tcp) {
     fleet_free(f);
 }
 
-TEST(shared_names_let_in_nobody_without_the_key) {
+TEST(shared_names_admit_no_process_without_the_key) {
     fleet *f = fleet_new(2);
     fleet_run(f, visited);
     fleet_free(f);
@@ -556,7 +556,7 @@ static void computing_meanwhile(proc *p) {
     free(x);
 }
 
-TEST(shared_memory_wakes_whichever_thread_is_there_to_be_woken) {
+TEST(shared_memory_wakes_any_waiting_thread) {
     for (int tcp = 0; tcp < 2; tcp++) {
         fleet *f = fleet_new(2);
         f->desc.shared_memory = tcp ? DT_COMM_SHARED_OFF : DT_COMM_SHARED_REQUIRED;
@@ -624,7 +624,7 @@ static void held(proc *p) {
     usleep(5000000);
 }
 
-TEST(shared_names_and_memory_are_gone_when_the_ranks_are_killed) {
+TEST(shared_names_and_memory_are_removed_when_the_ranks_are_killed) {
     fleet *f = fleet_new(3);
     fleet_start(f, held);
     bool there = fleet_await(f, 0, 3);
@@ -714,7 +714,7 @@ TEST(shared_memory_with_wild_positions_ends_the_group) {
                       "a position in the shared memory that cannot be");
 }
 
-TEST(shared_memory_with_anything_in_it_gives_no_wrong_sum) {
+TEST(shared_memory_with_any_content_gives_no_wrong_sum) {
     for (uint64_t seed = 1; seed <= (fleet_long() ? 200 : 6); seed++)
         scribble_once(&(scribble){.seed = seed}, NULL);
 }

@@ -527,7 +527,7 @@ static int sim_seeds(int otherwise) {
     return text ? atoi(text) : otherwise;
 }
 
-TEST(simulated_ranks_get_the_oracles_bits_or_an_error_whatever_the_network_does) {
+TEST(simulated_ranks_get_the_references_bits_or_an_error_on_any_network) {
     int bad = 0, seeds = sim_seeds(1000);
     const char *one = getenv("DTRAIN_SIM_SEED");
     for (int i = 0; i < seeds && bad < 5; i++)
@@ -590,7 +590,7 @@ static dti_flight *sim_post_one(sim_net *n, int rank, dt_comm_kind kind, int oth
         NULL, 0);
 }
 
-TEST(simulated_rank_0_goes_last) {
+TEST(simulated_rank_0_leaves_last) {
     sim_net *n = sim_joined(3);
     sim_leave(n, 0);
     sim_pass(n, SIM_SILENCE_NS / 2);
@@ -605,7 +605,7 @@ TEST(simulated_rank_0_goes_last) {
 }
 
 /* Of rank 2, which has no connection to rank 1, only rank 0 can tell. */
-TEST(simulated_rank_0_that_leaves_still_says_who_has_died) {
+TEST(simulated_rank_0_that_leaves_still_names_the_rank_that_died) {
     int32_t x = 1;
     sim_net *n = sim_joined(3);
     sim_leave(n, 0);
@@ -624,7 +624,7 @@ TEST(simulated_rank_0_that_leaves_still_says_who_has_died) {
 
 /* Its connections break meanwhile, and are joined again. Then it has stayed long enough: the others
  * go on without it; who needs it is told that it has left. */
-TEST(simulated_ranks_go_on_when_rank_0_has_left) {
+TEST(simulated_ranks_continue_when_rank_0_has_left) {
     int32_t x = 1, y = 2, z = 3;
     sim_net *n = sim_joined(3);
     sim_leave(n, 0);
@@ -662,7 +662,7 @@ TEST(simulated_ranks_do_not_wait_for_rank_0_when_it_stays) {
 
 /* What is shorter than the silence that means death costs its time alone; what is longer is a
  * death, which all are told of, and which nothing takes back. */
-TEST(simulated_network_that_is_gone_for_a_moment_is_no_death) {
+TEST(simulated_network_that_is_down_for_a_moment_is_not_a_death) {
     int32_t x = 1, y = 2;
     sim_net *n = sim_joined(3);
     const dti_flight *to = sim_post_one(n, 2, DT_COMM_SEND, 0, &x);
@@ -733,7 +733,7 @@ static bool sim_turn(int from, int to, int at, int bit) {
 }
 
 /* All that ranks 1 and 0 say to each other until they have joined. */
-TEST(simulated_bits_turned_while_joining_are_called_that_and_nobody_waits) {
+TEST(simulated_bits_flipped_while_joining_are_reported_and_no_rank_waits) {
     int bad = 0, bits = getenv("DTRAIN_TEST_LONG") ? 8 : 1;
     for (int from = 0; from < 2; from++)
         for (int at = 0; at < 420 && bad < 5; at++)
@@ -743,7 +743,7 @@ TEST(simulated_bits_turned_while_joining_are_called_that_and_nobody_waits) {
 }
 
 /* The same bit of each connection: no rank can prove anything, and rank 1 says why. */
-TEST(simulated_handshakes_that_are_always_damaged_end_as_that) {
+TEST(simulated_handshakes_that_are_always_damaged_end_with_that_error) {
     for (int i = 0; i < 3; i++) {
         sim_net *n = sim_turned(i == 0, i != 0, i == 2 ? 180 : 40 + i, i, true);
         sim_pass(n, 6000000000u);
@@ -756,7 +756,7 @@ TEST(simulated_handshakes_that_are_always_damaged_end_as_that) {
 }
 
 /* Rank 0, whose join has failed, is there for those that come a moment later. */
-TEST(simulated_ranks_that_come_late_hear_why_the_join_failed) {
+TEST(simulated_ranks_that_come_late_get_the_reason_of_the_failed_join) {
     sim_net *n =
         sim_turned(1, 0, DTI_HELLO_BYTES + DTI_PROOF_BYTES + DTI_HEADER_BYTES + 50, 3, false);
     n->ranks[2].paused = true;

@@ -101,7 +101,7 @@ static const dt_augment_desc augment_everything = {.crop_padding = 2,
                                                    .cutmix = 1.0,
                                                    .mix_chance = 0.7};
 
-TEST(augmented_samples_are_those_of_seed_epoch_and_row_alone) {
+TEST(augmented_samples_depend_only_on_seed_epoch_and_row) {
     static augment_fixture f, g;
     REQUIRE(augment_open(&f) && augment_open(&g));
     f.desc = g.desc = augment_everything;
@@ -135,7 +135,7 @@ TEST(augmented_samples_are_those_of_seed_epoch_and_row_alone) {
 }
 
 /* Copies of a row in an epoch of draws by weight are no copies; a resumed epoch has the same. */
-TEST(rows_that_weights_draw_again_are_augmented_anew) {
+TEST(rows_that_weights_draw_again_are_augmented_again) {
     static augment_fixture f;
     static float seen[2][AUGMENT_ROWS][AUGMENT_SIZE];
     float weights[AUGMENT_ROWS] = {[3] = 1};
@@ -519,7 +519,7 @@ static void augment_refused(augment_fixture *f, dt_augment_desc desc, int line, 
     dti_loader_destroy(l);
 }
 
-TEST(augmentation_refuses_what_does_not_fit) {
+TEST(augmentation_refuses_settings_that_do_not_fit) {
     static augment_fixture f;
     REQUIRE(augment_open(&f));
     augment_refused(&f, (dt_augment_desc){.column = 2}, __LINE__, "column is 2");

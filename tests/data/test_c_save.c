@@ -253,7 +253,7 @@ TEST(c_files_of_long_sums_have_the_bits_of_the_portable_class) {
     c_network(c_long_sums, 50, 60, 691);
 }
 
-TEST(c_files_refuse_what_they_have_no_function_for_by_name) {
+TEST(c_files_refuse_ops_without_a_function_by_name) {
     dt_store *store;
     onnx_net net;
     onnx_open(&net);

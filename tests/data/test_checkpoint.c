@@ -309,7 +309,7 @@ static dt_result ck_parse(dti_base *base, const base_file *file, size_t size, si
     return result;
 }
 
-TEST(checkpoint_with_any_bit_flipped_is_refused_and_the_error_names_what) {
+TEST(checkpoint_with_any_bit_flipped_is_refused_and_the_error_names_the_part) {
     dti_base base;
     dti_base_init(&base, NULL, NULL);
     const char *path = temp_path("flip.safetensors");
@@ -426,7 +426,7 @@ TEST(checkpoint_folder_is_made_and_its_newest_is_the_last_written) {
     CHECK(base.bytes_now == 0);
 }
 
-TEST(checkpoint_folder_that_is_none_is_an_error_that_names_it) {
+TEST(checkpoint_folder_that_is_a_file_is_an_error_that_names_it) {
     dti_base base;
     dti_base_init(&base, NULL, NULL);
     char path[DTI_CHECKPOINT_PATH], far[DTI_CHECKPOINT_PATH];
@@ -627,7 +627,7 @@ TEST(checkpoint_whose_values_cannot_be_read_leaves_the_old_one_and_the_error_as_
     CHECK(base.bytes_now == 0);
 }
 
-TEST(checkpoint_that_may_not_grow_is_an_io_error_and_the_old_one_stays) {
+TEST(checkpoint_at_the_size_limit_is_an_io_error_and_the_old_one_stays) {
     dti_base base;
     dti_base_init(&base, NULL, NULL);
     const char *path = temp_path("grow.safetensors");
@@ -725,7 +725,7 @@ static void ck_meter_free(void *user, void *memory, size_t bytes) {
     free(memory);
 }
 
-TEST(checkpoint_without_memory_at_any_allocation_says_so_and_leaves_nothing) {
+TEST(checkpoint_without_memory_at_any_allocation_reports_it_and_leaves_no_file) {
     ck_meter m = {0};
     dti_base base;
     dti_base_init(&base, &(dt_allocator){ck_meter_alloc, ck_meter_free, &m}, NULL);
@@ -778,7 +778,7 @@ static void *ck_late_part(void *arg) {
     return NULL;
 }
 
-TEST(a_part_may_come_as_late_as_the_first_ranks_own_took) {
+TEST(a_checkpoint_part_may_take_as_long_as_the_first_ranks_own) {
     static const uint32_t part_of[CK_SMALL] = {1, 1, 1};
     const char *path = temp_path("parts");
     uint64_t name[2];
@@ -961,7 +961,7 @@ static int ck_inject(pid_t child, int n, int *weight, int *musts) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : CK_WRONG;
 }
 
-TEST(checkpoint_writer_says_so_when_any_system_call_fails_and_leaves_a_good_newest) {
+TEST(checkpoint_writer_reports_any_failed_system_call_and_leaves_a_good_newest) {
     dti_base base;
     dti_base_init(&base, NULL, NULL);
     const char *folder = ck_folder();
@@ -992,7 +992,7 @@ TEST(checkpoint_writer_says_so_when_any_system_call_fails_and_leaves_a_good_newe
 
 /* A file may say a parameter's line again and again: that is one too many, not something to look
  * for in all of the model each time. */
-TEST(a_models_text_that_repeats_a_parameter_is_of_another_model) {
+TEST(a_model_description_that_repeats_a_parameter_is_another_model) {
     static const char *const texts[] = {"parameter 'a' [1]\nparameter 'b' [2]\nrelu [B]\n",
                                         "parameter 'b' [2]\nparameter 'a' [1]\nrelu [B]\n",
                                         "parameter 'a' [1]\nparameter 'b' [2]\nparameter 'a' [1]\n",

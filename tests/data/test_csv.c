@@ -133,7 +133,7 @@ TEST(csv_numbers_are_those_of_the_c_library) {
     free(text);
 }
 
-TEST(csv_takes_what_is_missing_as_rules_say) {
+TEST(csv_reads_missing_values_by_its_rules) {
     csv_job j;
     dt_csv_info info;
     float x[8];
@@ -182,7 +182,7 @@ TEST(csv_reads_a_test_set_as_the_training_set_was) {
     csv_close(&j);
 }
 
-TEST(csv_names_the_line_and_what_is_wrong) {
+TEST(csv_names_the_line_and_the_fault) {
     const dt_csv_desc numbers = {.rules = {{.columns = "*", .kind = DT_CSV_NUMBER}}};
     const dt_csv_desc few = {.max_categories = 2};
     csv_refused("a,b\n1,2\n\n3\n", NULL, ":4:", "1 values, where there are 2 columns");
@@ -210,7 +210,7 @@ TEST(csv_names_the_line_and_what_is_wrong) {
 
 /* A value of a column that has numbers else, and what becomes of it: an error, a warning with the
  * value and its line, or, where the text is NULL, a value that is missing. */
-TEST(csv_odd_value_in_a_column_of_numbers_is_never_silent) {
+TEST(csv_odd_value_in_a_column_of_numbers_is_always_reported) {
     static const struct {
         const char *cell, *text;
         bool error;
@@ -246,7 +246,7 @@ TEST(csv_odd_value_in_a_column_of_numbers_is_never_silent) {
     }
 }
 
-TEST(csv_rule_decides_what_an_odd_value_is) {
+TEST(csv_rule_decides_the_meaning_of_an_odd_value) {
     const char *text = "a\n1\ninf\n1e400\n\"2,5\"\n3\n";
     csv_job j;
     dt_csv_info info;
@@ -306,7 +306,7 @@ TEST(csv_rule_of_a_list_with_blanks_decides_all_of_its_columns) {
     csv_close(&j);
 }
 
-TEST(csv_rule_without_columns_is_an_error_and_ends_nothing_silently) {
+TEST(csv_rule_without_columns_is_an_error) {
     const dt_csv_desc d[] = {
         {.rules = {{.kind = DT_CSV_SKIP}}},
         {.rules = {{.columns = "a"}, {.missing = DT_CSV_MISSING_DROP}}},
@@ -321,7 +321,7 @@ TEST(csv_rule_without_columns_is_an_error_and_ends_nothing_silently) {
 }
 
 /* One warning for a file: how many rows, and why the first. Rows that .missing drops are meant. */
-TEST(csv_tells_which_rows_skip_bad_left_out) {
+TEST(csv_reports_rows_that_skip_bad_left_out) {
     const dt_csv_desc d = {.skip_bad = true,
                            .rules = {{.columns = "a", .kind = DT_CSV_NUMBER},
                                      {.columns = "b", .missing = DT_CSV_MISSING_DROP}}};
@@ -336,7 +336,7 @@ TEST(csv_tells_which_rows_skip_bad_left_out) {
     csv_close(&j);
 }
 
-TEST(csv_says_what_to_do_about_a_row) {
+TEST(csv_error_says_what_to_do_about_a_row) {
     const dt_csv_desc numbers = {.rules = {{.columns = "*", .kind = DT_CSV_NUMBER}}};
     const char *const many = "1 of its 2 values are numbers. Give the column a rule with .kind "
                              "DT_CSV_NUMBER";

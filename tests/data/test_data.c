@@ -54,7 +54,7 @@ TEST(idx_file_cut_at_any_byte_is_an_error_and_leaks_nothing) {
     dt_ctx_destroy(f.ctx);
 }
 
-TEST(idx_file_that_is_not_one_says_why) {
+TEST(idx_file_that_is_not_valid_is_refused_with_the_reason) {
     static const struct {
         const char *part;
         unsigned char bytes[40];
@@ -135,7 +135,7 @@ TEST(shuffle_is_a_permutation_for_every_count) {
     }
 }
 
-TEST(shuffle_depends_on_seed_and_epoch_alone) {
+TEST(shuffle_depends_only_on_seed_and_epoch) {
     uint32_t a[100], b[100];
     dt_shuffle(a, 100, 1, 1);
     dt_shuffle(b, 100, 1, 1);
@@ -148,7 +148,7 @@ TEST(shuffle_depends_on_seed_and_epoch_alone) {
     CHECK(dti_hash64(14695981039346656037u, a, sizeof a) == 0x44B1364DE1151A85u);
 }
 
-TEST(shuffle_favours_no_permutation) {
+TEST(shuffle_gives_all_permutations_equally_often) {
     int seen[27] = {0};
     for (uint64_t epoch = 0; epoch < 6000; epoch++) {
         uint32_t order[3];

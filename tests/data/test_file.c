@@ -138,7 +138,7 @@ static const struct {
      16, 0},
 };
 
-TEST(weights_file_that_is_wrong_says_which_tensor_and_why) {
+TEST(weights_file_that_is_wrong_is_refused_with_tensor_and_reason) {
     dti_base base;
     dti_base_init(&base, NULL, NULL);
     for (size_t i = 0; i < sizeof weights_bad / sizeof weights_bad[0]; i++) {
@@ -194,7 +194,7 @@ static uint64_t weights_touch(const dt_safetensors *w) {
     return sum;
 }
 
-TEST(weights_file_with_random_damage_is_read_or_refused_but_never_more) {
+TEST(weights_file_with_random_damage_is_read_or_refused) {
     static const char spice[] = "\"\\{}[]:,0189u-eE. \n\0\xFF";
     dti_base base;
     dti_base_init(&base, NULL, NULL);
@@ -401,7 +401,7 @@ TEST(a_part_of_another_shape_is_refused_and_nothing_changes) {
     file_close(&b);
 }
 
-TEST(scopes_begin_the_names_of_parameters_and_end_with_their_pop) {
+TEST(scopes_prefix_the_names_of_parameters_until_their_pop) {
     dt_ctx *ctx;
     dt_graph *g;
     REQUIRE(dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx) == DT_OK);
@@ -525,7 +525,7 @@ TEST(store_is_loaded_from_every_float_type) {
 
 /* What a file has beside what is wanted may be of any kind: the first three parameters are those of
  * file_open, and 4 more bytes belong to what is beside them. */
-TEST(store_file_may_have_what_is_not_wanted_of_any_kind) {
+TEST(store_file_may_have_unused_tensors_of_any_type) {
     static const char *const beside[] = {
         "\"x\":{\"dtype\":\"F31\",\"shape\":[2,5],\"data_offsets\":[40,44]}",
         "\"x\":{\"dtype\":\"F8_E4M3FNUZ\",\"shape\":[4],\"data_offsets\":[40,44]}",
@@ -765,7 +765,7 @@ static bool file_has_reference(void) {
     return temp_python("import numpy, safetensors.numpy", true);
 }
 
-TEST(store_saved_is_read_by_the_real_safetensors) {
+TEST(store_saved_is_read_by_the_safetensors_package) {
     if (!file_has_reference())
         SKIP("no Python with numpy and safetensors");
     file_fixture f = file_open(2, 1);
@@ -817,7 +817,7 @@ TEST(store_saved_in_16_bits_is_read_by_torch) {
     file_close(&f);
 }
 
-TEST(store_is_loaded_from_what_the_real_safetensors_wrote) {
+TEST(store_is_loaded_from_files_of_the_safetensors_package) {
     if (!file_has_reference())
         SKIP("no Python with numpy and safetensors");
     file_fixture f = file_open(2, 1);

@@ -149,7 +149,7 @@ TEST(tensors_of_several_files_are_found_as_those_of_one) {
 #define INDEX_ONE "model-00001-of-00002.safetensors"
 #define INDEX_TWO "model-00002-of-00002.safetensors"
 
-TEST(index_that_does_not_fit_its_files_is_refused_with_the_name_of_what_is_wrong) {
+TEST(index_that_does_not_fit_its_files_is_refused_with_the_wrong_name) {
     static const struct {
         const char *text, *part;
     } cases[] = {

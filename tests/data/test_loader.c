@@ -407,7 +407,7 @@ TEST(loader_shares_together_are_the_whole_batch) {
     loader_close(&f, NULL);
 }
 
-TEST(loader_asks_for_the_share_on_the_caller_s_thread_a_batch_ahead) {
+TEST(loader_asks_for_the_share_on_the_caller_s_thread_one_batch_ahead) {
     loader_fixture f;
     REQUIRE(loader_open(&f));
     loader_part part = {.index = 1, .count = 2};
@@ -455,7 +455,7 @@ TEST(loader_refuses_a_share_that_is_not_within_the_batch) {
 
 /* ---- the callback and the thread */
 
-TEST(loader_hands_over_a_failing_sample_once_and_tries_again) {
+TEST(loader_reports_a_failing_sample_once_and_tries_again) {
     loader_fixture f;
     REQUIRE(loader_open(&f));
     for (int threaded = 0; threaded < 2; threaded++) {
@@ -493,7 +493,7 @@ static bool loader_sleep_until(const atomic_int *value, int wanted) {
     return atomic_load(value) >= wanted;
 }
 
-TEST(loader_reads_ahead_across_epochs_and_leaves_the_caller_s_batch_alone) {
+TEST(loader_reads_ahead_across_epochs_and_does_not_change_the_caller_s_batch) {
     loader_fixture f;
     REQUIRE(loader_open(&f));
     dti_loader_desc d = loader_desc(&f, 70);
@@ -744,7 +744,7 @@ static dt_result loader_sample_many_fail(void *user, const dt_sample *s, void *c
     return DT_ERROR_FORMAT;
 }
 
-TEST(loader_tells_the_first_of_many_samples_that_fail_and_why) {
+TEST(loader_reports_the_first_of_many_samples_that_fail_with_its_reason) {
     loader_fixture f;
     atomic_int fails = 0;
     REQUIRE(loader_open(&f));
@@ -790,7 +790,7 @@ static bool loader_ids(dti_loader *l, uint64_t epoch, int32_t *ids) {
     return true;
 }
 
-TEST(loader_takes_the_picked_rows_alone) {
+TEST(loader_takes_only_the_picked_rows) {
     loader_fixture f;
     dti_loader *l;
     int32_t ids[5];
@@ -950,7 +950,7 @@ static void loader_watch(loader_fixture *f, loader_meter *m) {
     f->base->logger = (dt_logger){loader_meter_log, m};
 }
 
-TEST(loader_out_of_memory_says_so_and_leaks_nothing) {
+TEST(loader_out_of_memory_reports_it_and_leaks_nothing) {
     loader_fixture f;
     loader_meter m;
     REQUIRE(loader_open(&f));

@@ -267,7 +267,7 @@ static void onnx_add_recurrent(onnx_job *j, int kind) {
     dt_ctx_destroy(net.ctx);
 }
 
-TEST(onnx_of_networks_computes_what_they_do) {
+TEST(onnx_of_networks_computes_the_same_outputs) {
     onnx_job j;
     if (!onnx_python())
         SKIP(ONNX_SKIP);
@@ -342,7 +342,7 @@ static bool onnx_random_case(onnx_job *j, rnd_device *d, uint64_t seed) {
     return true;
 }
 
-TEST(onnx_of_random_graphs_computes_what_they_do) {
+TEST(onnx_of_random_graphs_computes_the_same_outputs) {
     static const rnd_way cpu = {"cpu", "cpu", .threads = 1, .cpu = true};
     static rnd_model m;
     onnx_job j;
@@ -380,7 +380,7 @@ static void onnx_refuses(onnx_net *net, dt_tensor y, const char *text) {
     dt_store_destroy(store);
 }
 
-TEST(onnx_refuses_ops_that_it_has_none_for_by_name) {
+TEST(onnx_refuses_ops_without_an_equivalent_by_name) {
     onnx_net net;
     onnx_open(&net);
     dt_tensor x = dt_input(net.g, "x", DT_F32, dt_dims(3, 5, 5));
@@ -394,7 +394,7 @@ TEST(onnx_refuses_ops_that_it_has_none_for_by_name) {
     dt_ctx_destroy(net.ctx);
 }
 
-TEST(onnx_names_are_of_one_tensor_each) {
+TEST(onnx_names_are_unique_for_each_tensor) {
     onnx_net net;
     dt_store *store;
     onnx_open(&net);

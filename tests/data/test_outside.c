@@ -86,7 +86,7 @@ static void outside_read_path(void *arg) {
     file_close(&f);
 }
 
-TEST(what_is_no_regular_file_is_refused_at_once_by_every_reader_and_named) {
+TEST(a_path_that_is_not_a_regular_file_is_refused_by_name_by_every_reader) {
     const char *fifo = temp_path("fifo"), *place = temp_path("socket"), *folder = temp_path("f");
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     snprintf(address.sun_path, sizeof address.sun_path, "%s", place);
@@ -216,7 +216,7 @@ TEST(a_file_cut_while_it_is_read_is_an_io_error) {
 
 /* ---- Writing */
 
-TEST(a_link_where_a_writer_may_put_its_file_leads_nowhere) {
+TEST(a_writer_does_not_follow_a_link_at_its_temporary_name) {
     file_fixture f = file_open(2, 2);
     char link[600], text[8] = {0};
     const char *victim = temp_write("victim", "victim", 6), *path = temp_path("linked");
@@ -234,7 +234,7 @@ TEST(a_link_where_a_writer_may_put_its_file_leads_nowhere) {
     file_close(&f);
 }
 
-TEST(a_writer_that_gets_no_stream_leaves_no_file) {
+TEST(a_writer_without_memory_for_a_stream_leaves_no_file) {
     file_fixture f = file_open(2, 2);
     const char *path = temp_path("streamless");
     harness_no_streams = true;
@@ -319,7 +319,7 @@ static void outside_save_limited(void *arg) {
     file_close(&f);
 }
 
-TEST(a_file_that_may_not_grow_does_not_end_the_process) {
+TEST(a_file_at_the_size_limit_does_not_end_the_process) {
     const char *path = temp_path("limited.safetensors");
     CHECK(outside_child(outside_save_limited, (void *)(uintptr_t)path, 5.0) == 0);
 }

@@ -127,7 +127,7 @@ TEST(png_palettes_become_colours_and_channels_are_as_asked) {
     dt_ctx_destroy(ctx);
 }
 
-TEST(jpeg_files_are_near_to_what_was_packed) {
+TEST(jpeg_files_are_close_to_the_original_pixels) {
     static const struct {
         const char *name;
         int channels;
@@ -413,7 +413,7 @@ static void folder_refused(dt_ctx *ctx, dt_folder_desc desc, dt_result want, con
     dt_folder_close(result ? NULL : folder);
 }
 
-TEST(folders_say_which_file_is_wrong_and_what_to_do) {
+TEST(folders_name_the_wrong_file_and_say_what_to_do) {
     dt_ctx *ctx = picture_ctx();
     dt_folder *folder;
     dt_folder_info info;
@@ -461,7 +461,7 @@ TEST(folders_say_which_file_is_wrong_and_what_to_do) {
 #ifndef _WIN32
 /* What a name leads to may be no file: with .skip_bad it is left out, else it is named. Nothing
  * waits for a FIFO that nobody writes to. */
-TEST(folders_leave_out_what_is_no_file_where_they_may) {
+TEST(folders_skip_entries_that_are_not_files_on_request) {
     static const char *const kinds[] = {"a link to nothing", "a link to itself", "a FIFO",
                                         "a device", "a folder"};
     const dt_folder_desc skips = {.skip_bad = true, .sizes = DT_FOLDER_RESIZE};
@@ -552,7 +552,7 @@ TEST(folders_crop_the_middle_and_resize_it_as_pillow_does) {
     folder_end();
 }
 
-TEST(folders_whose_files_change_while_training_say_so) {
+TEST(folders_with_files_that_change_while_training_are_an_error) {
     folder_fixture f;
     dt_train_report report;
     folder_begin();
@@ -604,7 +604,7 @@ TEST(folders_refuse_inputs_that_do_not_fit_their_pictures) {
 
 #else
 
-TEST(pictures_without_their_libraries_are_an_error_that_says_which_define) {
+TEST(pictures_without_their_libraries_are_an_error_with_the_define) {
     dt_ctx *ctx = picture_ctx();
     dt_array a;
     REQUIRE(ctx);

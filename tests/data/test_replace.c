@@ -350,7 +350,7 @@ static void repl_target_all(void *arg) {
     CHECK(chdir("/") == 0 && system(command) == 0);
 }
 
-TEST(every_writer_replaces_what_a_path_leads_to_with_its_rights_and_nothing_else) {
+TEST(every_writer_replaces_only_the_file_of_its_path_and_keeps_its_rights) {
     for (size_t i = 0; i < DTI_COUNT(repl_targets); i++) {
         const repl_target *t = &repl_targets[i];
         if (t->flags & REPL_LOCKED && geteuid() && geteuid() != getuid())
@@ -390,6 +390,6 @@ static void repl_grow(void *arg) {
     CHECK(chdir("/") == 0 && system(command) == 0);
 }
 
-TEST(what_is_appended_to_is_a_regular_file_behind_any_link) {
+TEST(a_file_to_append_to_must_be_a_regular_file_after_following_links) {
     CHECK(outside_child(repl_grow, NULL, 5.0) == 0);
 }

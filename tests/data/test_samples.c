@@ -280,7 +280,7 @@ static void wav_refused(dt_ctx *ctx, const wav_file *w, const char *part) {
     CHECK_CONTAINS(dt_ctx_error(ctx), part);
 }
 
-TEST(wav_files_that_are_wrong_say_where) {
+TEST(wav_files_that_are_wrong_report_the_position) {
     dt_ctx *ctx = samples_ctx();
     REQUIRE(ctx);
     wav_file w = wav_begin(3, 32, 1, false);
@@ -355,7 +355,7 @@ static const char *tokens_file(int bits, uint32_t tenth) {
     return temp_write("tokens.bin", bytes, size);
 }
 
-TEST(token_files_are_windows_and_what_follows_them) {
+TEST(token_files_give_windows_and_their_next_tokens) {
     for (int k = 0; k < 4; k++) {
         const int bits = k % 2 ? 32 : 16, stride = k / 2 ? 3 : 8, rows = k / 2 ? 14 : 6;
         tokens_fixture f;
@@ -384,7 +384,7 @@ TEST(token_files_are_windows_and_what_follows_them) {
     }
 }
 
-TEST(token_files_that_are_wrong_say_where) {
+TEST(token_files_that_are_wrong_report_the_position) {
     tokens_fixture f;
     dt_tokens *tokens;
     dt_train_report report;
@@ -580,7 +580,7 @@ static void replay_goes_on(dt_ctx *ctx, double alpha, int filled) {
     dt_replay_destroy(c);
 }
 
-TEST(replay_goes_on_from_a_file_with_the_same_draws) {
+TEST(replay_resumes_from_a_file_with_the_same_draws) {
     dt_ctx *ctx = samples_ctx();
     REQUIRE(ctx);
     const uint64_t held = samples_held(ctx);

@@ -144,7 +144,7 @@ static bool stream_oracle(uint32_t shuffle, int batch, uint64_t length, int step
     return ok;
 }
 
-TEST(a_stream_trains_as_its_samples_in_memory_in_the_order_of_its_shuffle_buffer) {
+TEST(a_stream_trains_the_same_as_its_samples_in_memory_in_shuffle_buffer_order) {
     static const struct {
         uint32_t shuffle;
         int batch, threads;
@@ -164,7 +164,7 @@ TEST(a_stream_trains_as_its_samples_in_memory_in_the_order_of_its_shuffle_buffer
     }
 }
 
-TEST(a_stream_trains_the_same_bits_on_any_number_of_replicas_and_ranks_of_them) {
+TEST(a_stream_trains_the_same_bits_on_any_number_of_replicas_and_ranks) {
     static const struct {
         const char *devices;
         int zero, pipeline;
@@ -207,7 +207,7 @@ static void stream_rank(rank *r) {
     stream_close(&s);
 }
 
-TEST(ranks_with_a_stream_each_train_one_rank_s_bits_and_all_hear_where_one_ends) {
+TEST(ranks_with_a_stream_each_train_the_bits_of_one_rank_and_all_end_with_one) {
     uint64_t want[STREAM_STEPS];
     REQUIRE(stream_oracle(32, 37, 0, STREAM_STEPS, want));
     for (int count = 2; count <= 3; count++) {
@@ -278,7 +278,7 @@ TEST(a_resumed_stream_has_the_bits_of_one_that_never_stopped_with_seek_and_witho
     }
 }
 
-TEST(a_stream_goes_back_by_seek_alone_and_a_checkpoint_of_another_buffer_is_refused) {
+TEST(a_stream_goes_back_only_by_seek_and_a_checkpoint_of_another_buffer_is_refused) {
     for (int seeks = 0; seeks < 2; seeks++) {
         const char *path = temp_path("stream.state");
         uint64_t want[STREAM_STEPS], hash;
@@ -414,7 +414,7 @@ static void stream_rank_goes_on(rank *r) {
     stream_close(&s);
 }
 
-TEST(ranks_whose_streams_have_no_seek_lose_no_sample_where_a_state_has_other_batch_slices) {
+TEST(ranks_with_streams_without_seek_lose_no_sample_when_batch_slices_change) {
     const char *path = temp_path("stream.ranks");
     uint64_t want[STREAM_STEPS];
     REQUIRE(stream_saved(path, "cpu:4", 32, want));
@@ -474,7 +474,7 @@ static dt_result stream_see(void *user, const dt_sample *s, void *const *values)
     return DT_ERROR_CORRUPT;
 }
 
-TEST(a_stream_with_rows_has_epochs_of_so_many_samples_and_goes_on_in_the_next) {
+TEST(a_stream_with_rows_has_epochs_of_that_number_of_samples) {
     static const dt_tail tails[] = {DT_TAIL_KEEP, DT_TAIL_DROP, DT_TAIL_PAD};
     for (int i = 0; i < 3; i++) {
         static stream_seen seen;
@@ -665,7 +665,7 @@ static void stream_wrong(size_t c, int threads) {
     stream_close(&r);
 }
 
-TEST(a_stream_that_ends_stalls_or_is_wrong_is_an_error_by_its_name_and_no_step_is_made) {
+TEST(a_stream_that_ends_stalls_or_fails_is_named_and_no_step_is_made) {
     for (size_t c = 0; c < sizeof stream_wrongs / sizeof stream_wrongs[0]; c++) {
         for (int threads = 0; threads < 3; threads++)
             if (threads || !stream_wrongs[c].source.stuck)
@@ -685,7 +685,7 @@ TEST(a_fit_on_a_stream_that_ends_keeps_the_whole_batches_and_returns_its_error) 
     stream_close(&r);
 }
 
-TEST(a_trainer_evaluates_and_is_destroyed_while_its_stream_has_nothing) {
+TEST(a_trainer_can_evaluate_and_be_destroyed_while_its_stream_is_empty) {
     for (int threads = 1; threads < 3; threads++) {
         stream_run r;
         REQUIRE(stream_open(&r, 0, 10));
@@ -742,7 +742,7 @@ static dt_result stream_work(void *user, const dt_sample *s, void *const *values
     return DT_OK;
 }
 
-TEST(an_evaluation_waits_for_a_sample_callback_of_the_stream_that_is_under_way) {
+TEST(an_evaluation_waits_for_a_running_sample_callback_of_the_stream) {
     stream_busy busy = {0};
     stream_run r;
     REQUIRE(stream_open(&r, 0, 10));
@@ -791,7 +791,7 @@ TEST(a_stream_allocates_nothing_after_the_trainer_is_made) {
     stream_close(&r);
 }
 
-TEST(a_stream_that_cannot_be_one_is_refused_and_so_is_what_needs_an_end) {
+TEST(a_wrong_stream_is_refused_and_so_are_settings_that_need_an_end) {
     static const uint32_t indices[1] = {0};
     static const float weights[1] = {1.0f};
     for (int c = 0; c < 8; c++) {

@@ -19,14 +19,14 @@ static void quarrels_close(void) {
     memset(&served_at, 0, sizeof served_at);
 }
 
-TEST(every_kept_quarrel_leaves_server_and_worker_sound) {
+TEST(every_kept_broken_session_leaves_server_and_worker_usable) {
     int counts[2] = {0};
     REQUIRE(replay_folder("tests/fuzz/corpus/server", fuzz_server, counts));
     CHECK(counts[0] >= 10 && counts[1] >= 5);
     quarrels_close();
 }
 
-TEST(servers_and_workers_hear_anything_from_who_has_the_key) {
+TEST(servers_and_workers_survive_any_bytes_from_a_peer_with_the_key) {
     const int inputs = getenv("DTRAIN_TEST_LONG") ? 300000 : 10000;
     uint64_t random = 1;
     int counts[2] = {0};
@@ -45,7 +45,7 @@ TEST(servers_and_workers_hear_anything_from_who_has_the_key) {
 }
 
 /* What a server knows of skipped batches is of those before its place. */
-TEST(server_that_was_loaded_says_of_no_batch_that_it_was_skipped) {
+TEST(server_does_not_report_skipped_batches_after_loading) {
     served_world *w = served_open(0);
     dt_server *s = w->server;
     served_reset(w);
@@ -68,7 +68,7 @@ static void quarrel_push(const served_world *w, uint32_t batch_slice, float valu
 }
 
 /* Batch slices that are finite, with a sum that is not: the part's owner reports a NaN, */
-TEST(server_measures_as_nan_what_is_not_finite) {
+TEST(server_reports_metrics_that_are_not_finite_as_nan) {
     served_world *w = served_open(5);
     const dti_resolved told = {.clips = {1.0f}};
     float squares[2] = {0, 0};
@@ -85,7 +85,7 @@ TEST(server_measures_as_nan_what_is_not_finite) {
 }
 
 /* and the first one skips the batch for all. */
-TEST(server_skips_for_all_what_is_not_finite_in_another_part) {
+TEST(server_skips_a_step_for_all_parts_if_one_is_not_finite) {
     served_world *w = served_open(4);
     const dti_request ask = {0, dti_worker_mark(w->server->trainer), 0};
     const float squares[2] = {(float)NAN, 1.0f};

@@ -464,7 +464,7 @@ TEST(a_trainer_refuses_a_file_whose_average_would_be_its_momentum) {
     remove(path);
 }
 
-TEST(a_trainer_evaluates_no_averages_that_nobody_makes) {
+TEST(a_trainer_refuses_to_evaluate_averages_that_it_does_not_keep) {
     train_model m;
     dt_trainer *trainer = NULL;
     REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, 0));

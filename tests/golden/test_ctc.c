@@ -94,7 +94,7 @@ static bool ctc_open(ctc_run *r, int steps, int classes, int labels, int batch,
 }
 
 /* Of two steps that find three classes alike: nine ways, each 1 / 9. */
-TEST(ctc_counts_the_ways_to_say_a_target_and_knows_those_that_cannot_be_said) {
+TEST(ctc_sums_over_all_alignments_and_gives_infinity_for_impossible_targets) {
     enum { B = 7 };
     static const int32_t t[B][2] = {{1, -1}, {1, 2}, {-1, 1}, {1, 1}, {0, 1}, {2, 0}, {-1, -1}};
     const float want[B] = {logf(3), logf(9), logf(9), INFINITY, NAN, NAN, logf(9)};
@@ -136,7 +136,7 @@ TEST(ctc_takes_log_probabilities_of_minus_infinity) {
     dt_ctx_destroy(r.ctx);
 }
 
-TEST(ctc_refuses_labels_that_are_no_class_when_they_are_written) {
+TEST(ctc_refuses_labels_out_of_range_when_they_are_written) {
     static const int32_t more[2] = {1, 3}, less[2] = {1, -2}, good[2] = {1, -1};
     ctc_run r;
     REQUIRE(ctc_open(&r, 2, 3, 2, 1, NULL));
@@ -167,7 +167,7 @@ TEST(ctc_is_made_again_for_another_number_of_steps) {
     dt_ctx_destroy(r.ctx);
 }
 
-TEST(ctc_says_that_it_has_no_second_derivative_and_what_does_not_fit) {
+TEST(ctc_refuses_second_derivatives_and_shapes_that_do_not_fit) {
     ctc_run r;
     REQUIRE(ctc_open(&r, 2, 3, 2, 1, NULL));
     dt_graph *g;

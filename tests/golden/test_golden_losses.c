@@ -234,7 +234,7 @@ TEST(a_weighted_mean_does_not_depend_on_batch_slices_and_micro_batches) {
     }
 }
 
-TEST(a_weighted_mean_of_weights_that_are_computed_is_refused_where_it_must_be_known) {
+TEST(a_weighted_mean_of_computed_weights_is_refused_where_the_host_needs_the_weight) {
     dt_ctx *ctx;
     dt_graph *graph;
     dt_store *store;
@@ -257,7 +257,7 @@ TEST(a_weighted_mean_of_weights_that_are_computed_is_refused_where_it_must_be_kn
     dt_ctx_destroy(ctx);
 }
 
-TEST(a_weighted_mean_of_no_elements_weighs_nothing_and_leaves_others_alone) {
+TEST(a_weighted_mean_of_no_elements_has_weight_0_and_changes_no_other) {
     dt_ctx *ctx;
     dt_graph *graph;
     dt_store *store;
@@ -286,7 +286,7 @@ TEST(a_weighted_mean_of_no_elements_weighs_nothing_and_leaves_others_alone) {
     dt_ctx_destroy(ctx);
 }
 
-TEST(a_loss_of_tensors_of_two_shapes_says_which) {
+TEST(a_loss_of_tensors_of_two_shapes_names_the_shapes) {
     dt_ctx *ctx;
     dt_graph *graph;
     REQUIRE(dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx) == DT_OK);

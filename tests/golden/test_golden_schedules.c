@@ -229,7 +229,7 @@ static void schedule_refused(const dt_schedule *first, const dt_schedule *second
     dt_ctx_destroy(ctx);
 }
 
-TEST(a_wrong_schedule_says_which_phase_and_number) {
+TEST(a_wrong_schedule_is_refused_with_the_phase_and_number) {
     schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_STEP}, NULL, ".schedule[0] has no .period");
     schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_CONSTANT},
                      &(dt_schedule){.kind = DT_SCHEDULE_CONSTANT}, ".schedule[1] is never");
@@ -371,7 +371,7 @@ TEST(a_plateau_reduces_the_rate_as_pytorchs_does) {
     }
 }
 
-TEST(a_plateau_goes_on_from_a_checkpoint_as_without_a_break) {
+TEST(a_plateau_resumes_from_a_checkpoint_with_the_same_rates) {
     for (int at = 14; at < 30; at += 5) { /* while it waits, and in its cooldown */
         plateau_job a, b;
         const char *path = temp_path("plateau.checkpoint");

@@ -225,7 +225,7 @@ GOLDEN(spectral_norms_second_derivatives_match_finite_differences, "spectral") {
     spectral_check(g, &n, dt_mean_loss(dt_square(slope)));
 }
 
-TEST(spectral_norm_says_what_it_does_not_take) {
+TEST(spectral_norm_refuses_unsupported_arguments_by_name) {
     dt_ctx *ctx;
     dt_graph *g;
     REQUIRE(dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx) == DT_OK);

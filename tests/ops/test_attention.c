@@ -196,7 +196,7 @@ static bool attention_by_fours(int i) {
     return (spec[0] & DTI_ATTENTION_FOURS) != 0;
 }
 
-TEST(attention_reads_by_fours_where_all_that_it_multiplies_lies_so) {
+TEST(attention_reads_by_fours_where_its_operands_are_aligned) {
     CHECK(attention_by_fours(-1));
     for (int i = 0; i < 9; i++)
         CHECK(!attention_by_fours(i));
@@ -268,7 +268,7 @@ TEST(masks_of_minus_infinity_hide_on_vulkan) {
 #endif
 
 /* Of keys: none for a length of 0 or less, all for one beyond the last. */
-TEST(lengths_outside_the_keys_see_none_or_all) {
+TEST(lengths_beyond_the_keys_mask_none_or_all) {
     enum { T = 20 };
     attention_run r;
     dt_tensor some = {.graph = (dt_graph *)&r, .id = 1};
@@ -303,7 +303,7 @@ TEST(attention_takes_no_memory_for_scores) {
     CHECK(bytes[1] < bytes[0] * 2 + 65536);
 }
 
-TEST(attention_says_what_does_not_fit) {
+TEST(attention_names_operands_that_do_not_fit) {
     dt_ctx *ctx;
     dt_graph *g;
     REQUIRE(!dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx));

@@ -346,7 +346,7 @@ TEST(an_op_without_a_kernel_for_16_bits_computes_on_f32_and_rounds_once) {
     dtype_close(&r);
 }
 
-TEST(types_that_do_not_go_together_are_told_when_an_op_is_made) {
+TEST(types_that_cannot_be_combined_are_an_error_of_the_op) {
     dtype_run r = dtype_open(1);
     dt_tensor x = dt_input(r.graph, "x", DT_BF16, dt_dims(4));
     dt_tensor y = dt_input(r.graph, "y", DT_F32, dt_dims(4));
@@ -460,7 +460,7 @@ static uint64_t dtype_trainer_hash(const char *devices) {
     return hash;
 }
 
-TEST(replicas_on_values_of_16_bits_train_the_same_bits_however_many_there_are) {
+TEST(replicas_with_values_of_16_bits_train_the_same_bits_for_any_number_of_them) {
     const uint64_t one = dtype_trainer_hash("cpu");
     CHECK(one != 0);
     CHECK(dtype_trainer_hash("cpu:2") == one);

@@ -187,7 +187,7 @@ TEST(every_row_that_takes_16_bits_has_the_bits_of_f32_rounded_once) {
     halves_check_rows(false);
 }
 
-TEST(every_row_that_takes_16_bits_takes_them_where_they_lie_apart) {
+TEST(every_row_that_takes_16_bits_takes_them_with_strides) {
     halves_check_rows(true);
 }
 

@@ -223,7 +223,7 @@ static void image_check_commit(const char *device) {
     image_close(&n);
 }
 
-TEST(a_running_statistic_moves_with_a_commit_and_stays_when_a_step_is_dropped) {
+TEST(a_running_statistic_changes_with_a_commit_and_stays_when_a_step_is_dropped) {
     image_each_device(image_check_commit);
 }
 
@@ -250,14 +250,14 @@ static void image_two_micros(bool again, float running[8]) {
     image_close(&n);
 }
 
-TEST(a_cancelled_micro_batch_does_not_move_a_running_statistic_twice) {
+TEST(a_cancelled_micro_batch_does_not_update_a_running_statistic_twice) {
     float once[8] = {0}, repeated[8] = {1};
     image_two_micros(false, once);
     image_two_micros(true, repeated);
     CHECK(!memcmp(once, repeated, sizeof once));
 }
 
-TEST(micro_batches_that_move_other_statistics_are_refused) {
+TEST(micro_batches_that_update_other_statistics_are_refused) {
     image_net n;
     dt_program *eval = NULL;
     if (image_norm_open(&n, "cpu", false, (dt_program_desc){.accumulate = true})) {
@@ -318,7 +318,7 @@ TEST(frozen_statistics_stay_and_no_pattern_trains_a_buffer) {
     image_close(&n);
 }
 
-TEST(buffers_are_told_apart_and_saved_and_loaded_by_name) {
+TEST(buffers_are_saved_and_loaded_by_name) {
     image_net n, other;
     float before[8], after[8], moment;
     const char *path = "build/buffers.safetensors";
@@ -374,7 +374,7 @@ static void image_check_micro(const char *device) {
     image_close(&again);
 }
 
-TEST(micro_batches_begun_again_move_the_statistics_once) {
+TEST(micro_batches_begun_again_update_the_statistics_once) {
     image_each_device(image_check_micro);
 }
 
@@ -602,7 +602,7 @@ static image_bad image_bad_open(void) {
                         &(dt_conv_desc){__VA_ARGS__})
 #define IMAGE_MAX(...) dt_max_pool2d(b.x, &(dt_pool_desc){__VA_ARGS__})
 
-TEST(convolutions_tell_windows_that_do_not_fit) {
+TEST(convolutions_name_windows_that_do_not_fit) {
     const char *inputs = "conv2d(x [B, 4, 8, 6], w [6, 4, 3, 3])";
     IMAGE_BAD(IMAGE_CONV(.dilation = {1, 3}), inputs, "covers 7, and the width with padding has 6");
     IMAGE_BAD(IMAGE_CONV(.dilation = {5, 1}, .padding = {1, 0}), inputs,
@@ -620,7 +620,7 @@ TEST(convolutions_tell_windows_that_do_not_fit) {
               "the kernel is 0 x 3");
 }
 
-TEST(convolutions_tell_operands_of_another_rank_or_type) {
+TEST(convolutions_name_operands_of_another_rank_or_type) {
     IMAGE_BAD(dt_conv2d(b.s, b.w, b.none, NULL), "conv2d(s [B, 4, 9], w [6, 4, 3, 3])",
               "the image must be [channels, height, width]");
     IMAGE_BAD(dt_conv2d(b.x, b.v, b.none, NULL), "conv2d(x [B, 4, 8, 6], v [3])",
@@ -638,7 +638,7 @@ TEST(convolutions_tell_operands_of_another_rank_or_type) {
     IMAGE_BAD(dt_nn_conv1d(b.s, "c", 0, 3, NULL), "conv1d 'c'", "4 channels in, 0 out");
 }
 
-TEST(transposed_convolutions_tell_an_output_that_cannot_be) {
+TEST(transposed_convolutions_refuse_an_impossible_output_size) {
     IMAGE_BAD(IMAGE_UP(.stride = {2, 2}, .output_padding = {0, 2}), "conv_transpose",
               "output_padding 2 must be below the stride 2 or the dilation 1");
     IMAGE_BAD(IMAGE_UP(.output_padding = {-1, 0}), "conv_transpose", "output_padding -1");
@@ -650,7 +650,7 @@ TEST(transposed_convolutions_tell_an_output_that_cannot_be) {
               "4 channels do not fit a weight of 6");
 }
 
-TEST(pools_and_resizes_tell_windows_and_sizes_that_do_not_fit) {
+TEST(pools_and_resizes_name_windows_and_sizes_that_do_not_fit) {
     const char *inputs = "max_pool2d(x [B, 4, 8, 6])";
     IMAGE_BAD(IMAGE_MAX(.kernel = {2, 0}), inputs, "kernel {2, 0}");
     IMAGE_BAD(dt_max_pool2d(b.x, NULL), inputs, "kernel {0, 0}");
@@ -676,7 +676,7 @@ TEST(pools_and_resizes_tell_windows_and_sizes_that_do_not_fit) {
               "max_pool2d([B, 4, 0, 6])", "no elements");
 }
 
-TEST(norms_tell_weights_groups_and_buffers_that_do_not_fit) {
+TEST(norms_name_weights_groups_and_buffers_that_do_not_fit) {
     dt_batch_norm_desc much = {.momentum = 1.5f};
     IMAGE_BAD(dt_layer_norm(b.x, 4, b.none, b.none, 0), "layer_norm([B, 4, 8, 6])", "`dims`");
     IMAGE_BAD(dt_layer_norm(b.x, 0, b.none, b.none, 0), "layer_norm([B, 4, 8, 6])", "`dims`");
@@ -699,7 +699,7 @@ TEST(norms_tell_weights_groups_and_buffers_that_do_not_fit) {
               "has no channels");
 }
 
-TEST(batch_norm_of_one_value_a_channel_is_refused_in_training_alone) {
+TEST(batch_norm_of_one_value_a_channel_is_refused_only_in_training) {
     image_net n;
     if (!image_graph(&n))
         return;

@@ -100,7 +100,7 @@ static void edge_expect(const edge_result *r) {
     CHECK(isnan(r->loss[0]) && isfinite(r->loss[1]) && isinf(r->loss[7]) && r->loss[8] > 0.0f);
 }
 
-TEST(rows_with_infinities_and_nan_give_the_same_on_every_device) {
+TEST(ops_with_infinities_and_nan_give_the_same_on_every_device) {
     static edge_result want, got;
     dt_ctx *ctx;
     REQUIRE(!dt_ctx_create(NULL, &ctx));

@@ -212,7 +212,7 @@ TEST(row_and_optimizer_kernels_have_one_result_on_every_instruction_set) {
 }
 
 /* Functions that are used seldom are compiled for AVX2 alone; those of every step are not. */
-TEST(avx512_takes_seldom_functions_from_avx2_and_has_the_others) {
+TEST(avx512_takes_rare_functions_from_avx2_and_has_the_others) {
     const dti_isa_kernels *k = dti_isa_kernels_select(DTI_ISA_AVX512);
     const dti_isa_kernels *other = dti_isa_kernels_select(DTI_ISA_AVX2);
     if (k->isa != DTI_ISA_AVX512)
@@ -231,7 +231,7 @@ TEST(avx512_takes_seldom_functions_from_avx2_and_has_the_others) {
     CHECK(!DTI_HAS_CTC || k->ctc_step != other->ctc_step);
 }
 
-TEST(vector_functions_have_the_bits_of_the_scalar_text) {
+TEST(vector_functions_have_the_bits_of_the_scalar_code) {
     const dti_isa_kernels *k = dti_isa_kernels_select(DTI_ISA_AVX512);
     if (!k->fma)
         SKIP("no FMA: a class of its own");
@@ -326,7 +326,7 @@ static void kernel_check_errors(int isa) {
     }
 }
 
-TEST(functions_are_within_their_errors) {
+TEST(functions_are_within_their_error_bounds) {
     kernel_check_errors(DTI_ISA_PORTABLE);
     kernel_check_errors(DTI_ISA_AVX512);
 }
@@ -348,7 +348,7 @@ TEST(pow_has_the_special_cases_of_C) {
 }
 
 /* The last of them: e^x alone would overflow by the rounding of x. */
-TEST(pow_is_within_its_error_up_to_the_largest_float) {
+TEST(pow_is_within_its_error_bound_up_to_the_largest_float) {
     const dti_isa_kernels *k = dti_isa_kernels_select(DTI_ISA_AVX512);
     for (int i = 0; i < 200000; i++) {
         const float a = ldexpf(1.5f + 0.49f * kernel_uniform(), i % 250 - 125);
@@ -738,7 +738,7 @@ TEST(quantiles_in_vectors_have_the_bits_of_the_scalar_one_for_every_class) {
     }
 }
 
-TEST(a_store_has_the_same_initial_values_however_many_threads_fill_it) {
+TEST(a_store_has_the_same_initial_values_with_any_number_of_threads) {
     const dt_init init[] = {{.kind = DT_INIT_NORMAL, .a = 0.5f, .b = 0.1f},
                             {.kind = DT_INIT_UNIFORM, .a = -1.0f, .b = 3.0f},
                             {.kind = DT_INIT_KAIMING_NORMAL},

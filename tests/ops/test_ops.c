@@ -304,7 +304,7 @@ TEST(second_derivatives_match_finite_differences) {
     dt_ctx_destroy(ctx);
 }
 
-TEST(ops_without_a_gradient_give_no_path) {
+TEST(ops_without_a_gradient_end_a_gradients_path) {
     static dt_tensor dx[OPS_LEAVES];
     dt_ctx *ctx = ops_ctx();
     for (int op = DTI_OP_INPUT; op < DTI_OP_COUNT; op++) {
@@ -326,7 +326,7 @@ TEST(ops_without_a_gradient_give_no_path) {
 }
 
 /* Its own gradient is not what is asked for. */
-TEST(a_gradient_by_the_result_of_a_row_without_one_is_what_flows_to_it) {
+TEST(a_gradient_by_the_result_of_an_op_without_one_is_the_incoming_gradient) {
     dt_ctx *ctx = ops_ctx();
     dt_graph *g;
     ref_run run;
@@ -358,7 +358,7 @@ static void ops_check_source(ref_run *run, dt_tensor y) {
     }
 }
 
-TEST(rows_that_move_elements_know_where_each_comes_from) {
+TEST(ops_that_move_elements_know_the_source_of_each) {
     dt_ctx *ctx = ops_ctx();
     int rows = 0;
     for (int op = DTI_OP_INPUT; op < DTI_OP_COUNT; op++) {
@@ -424,7 +424,7 @@ static void ops_check_lower(ops_model *m, uint32_t id) {
     ref_close(&run);
 }
 
-TEST(composite_rows_equal_the_rows_that_they_come_apart_into) {
+TEST(composite_rows_equal_the_rows_that_they_expand_to) {
     dt_ctx *ctx = ops_ctx();
     int compared = 0;
     for (int op = DTI_OP_INPUT; op < DTI_OP_COUNT; op++) {
@@ -945,7 +945,7 @@ static void ops_check_large(const char *id) {
     free(y);
 }
 
-TEST(a_tensor_may_need_more_workgroups_than_an_axis_has) {
+TEST(a_tensor_may_need_more_workgroups_than_one_axis_allows) {
     char id[32];
     ops_check_large("cpu");
     for (int i = 0; i < 3; i++)
@@ -989,7 +989,7 @@ TEST(ties_share_their_gradient_and_kinks_have_the_gradient_of_pytorch) {
     dt_ctx_destroy(ctx);
 }
 
-TEST(dropout_keeps_its_share_scales_it_and_depends_on_the_row_alone) {
+TEST(dropout_keeps_its_share_scales_it_and_depends_only_on_the_row) {
     enum { ROWS = 64, COLS = 100 };
     dt_ctx *ctx = ops_ctx();
     dt_graph *g;
@@ -1026,7 +1026,7 @@ TEST(dropout_keeps_its_share_scales_it_and_depends_on_the_row_alone) {
     dt_ctx_destroy(ctx);
 }
 
-TEST(random_numbers_are_spread_as_they_should_and_are_the_same_however_a_batch_is_cut) {
+TEST(random_numbers_have_their_distribution_and_the_same_values_for_any_cut_of_a_batch) {
     enum { ROWS = 64, COLS = 300, N = ROWS * COLS };
     dt_ctx *ctx = ops_ctx();
     dt_graph *g;
@@ -1068,7 +1068,7 @@ TEST(random_numbers_are_spread_as_they_should_and_are_the_same_however_a_batch_i
     dt_ctx_destroy(ctx);
 }
 
-TEST(a_seed_of_no_weight_is_zero_and_the_global_weight_goes_first) {
+TEST(a_seed_without_weight_is_zero_and_the_global_weight_comes_first) {
     dt_ctx *ctx = ops_ctx();
     dt_graph *g;
     ref_run run;
@@ -1153,7 +1153,7 @@ static ops_bad ops_bad_open(void) {
         dt_ctx_destroy(b.ctx);                                                                     \
     } while (0)
 
-TEST(ops_reject_shapes_that_do_not_fit_and_say_them) {
+TEST(ops_reject_shapes_that_do_not_fit_and_print_them) {
     BAD(dt_add(b.x, b.s), "add(x [B, 3], s [4])", "do not broadcast");
     BAD(dt_matmul(b.m, b.w), "matmul(m [B, 2, 3], w [2, 3])", "the inner sizes 3 and 2 differ");
     BAD(dt_matmul(b.x, b.w), "matmul(x [B, 3], w [2, 3])", "need 2 dimensions");
@@ -1187,7 +1187,7 @@ TEST(ops_reject_shapes_that_do_not_fit_and_say_them) {
     BAD(dt_fill(b.g, dt_dims(-3), 0), "fill", "[-3]");
 }
 
-TEST(ops_reject_axes_that_are_not_there) {
+TEST(ops_reject_axes_that_do_not_exist) {
     BAD(dt_sum(b.x, dt_dims(1), false), "sum([B, 3])", "no axis 1");
     BAD(dt_mean(b.m, dt_dims_of(1, (const int64_t[]){0, -3}), false), "mean([B, 2, 3])",
         "no axis -3");

@@ -89,14 +89,14 @@ static void recurrent_carry(const char *device, recurrent_layer *make) {
     dt_ctx_destroy(chunk.ctx);
 }
 
-TEST(chunks_with_a_carried_state_give_what_all_steps_give) {
+TEST(chunks_with_a_carried_state_equal_all_steps_at_once) {
     recurrent_carry("cpu", dt_nn_lstm);
     recurrent_carry("cpu", dt_nn_gru);
     recurrent_carry("cpu", dt_nn_rnn);
 }
 
 #ifndef DT_NO_VULKAN
-TEST(chunks_with_a_carried_state_give_what_all_steps_give_on_vulkan) {
+TEST(chunks_with_a_carried_state_equal_all_steps_at_once_on_vulkan) {
     char device[32];
     if (!vulkan_device_count())
         SKIP("no Vulkan device");
@@ -178,7 +178,7 @@ TEST(recurrent_layers_have_the_same_bits_for_any_number_of_threads) {
     free(x);
 }
 
-TEST(a_second_derivative_of_a_recurrent_layer_is_an_error_that_says_so) {
+TEST(a_second_derivative_of_a_recurrent_layer_is_an_error) {
     static dt_recurrent (*const layers[])(dt_tensor, const char *, int64_t,
                                           const dt_recurrent_desc *) = {dt_nn_lstm, dt_nn_gru,
                                                                         dt_nn_rnn};
@@ -223,7 +223,7 @@ TEST(recurrent_layers_refuse_states_and_lengths_of_other_shapes) {
 }
 
 /* Dropout is between layers: it leaves the first one's state alone, and evaluation altogether. */
-TEST(dropout_between_recurrent_layers_is_of_training_and_leaves_the_first_layer_alone) {
+TEST(dropout_between_recurrent_layers_acts_only_in_training_and_after_the_first_layer) {
     enum { B = 64, Y = B * RECURRENT_T * RECURRENT_H, S = B * 2 * RECURRENT_H };
     static float y[3][Y], h[3][S];
     dt_ctx *ctx = NULL;

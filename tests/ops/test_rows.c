@@ -244,7 +244,7 @@ static void rows_set_free(rows_set *set) {
 /* ---- every row of the op table */
 
 /* docs/ops.md has it from the formula, derivatives have it from the family. */
-TEST(a_row_says_no_gradient_in_its_formula_where_its_family_gives_none) {
+TEST(an_op_row_says_no_gradient_where_its_family_has_none) {
     static const char *const formulas[] = {
 #define DTI_X(ID, op, inputs, sample, prec, fam, select, text) text,
         DTI_OP_LIST(DTI_X)

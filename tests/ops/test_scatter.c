@@ -248,7 +248,7 @@ static uint64_t scatter_train(const char *devices) {
     return hash;
 }
 
-TEST(replicas_train_a_table_that_one_row_is_most_of_to_the_same_bits) {
+TEST(replicas_train_a_table_with_one_frequent_row_to_the_same_bits) {
     const uint64_t one = scatter_train("cpu");
     CHECK(one && one == scatter_train("cpu:2") && one == scatter_train("cpu:4") &&
           one == scatter_train("cpu:8"));
@@ -377,12 +377,12 @@ static void lazy_on(const char *device) {
     dt_ctx_destroy(ctx);
 }
 
-TEST(a_lazy_optimizer_leaves_rows_alone_that_no_index_names) {
+TEST(a_lazy_optimizer_changes_no_rows_that_no_index_names) {
     lazy_on("cpu");
 }
 
 #ifndef DT_NO_VULKAN
-TEST(a_lazy_optimizer_leaves_rows_alone_on_vulkan) {
+TEST(a_lazy_optimizer_changes_no_rows_without_a_gradient_on_vulkan) {
     vulkan_rig rig;
     if (!vulkan_rig_open(&rig, 0, (dti_vk_options){0}))
         SKIP("no Vulkan device");

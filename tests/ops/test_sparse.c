@@ -343,7 +343,7 @@ static uint64_t sparse_train(bool lost, const char *devices) {
     return hash;
 }
 
-TEST(a_trainer_of_one_replica_writes_touched_rows_alone) {
+TEST(a_trainer_of_one_replica_writes_only_touched_rows) {
     const uint64_t cpu = sparse_train(false, "cpu");
     CHECK(cpu && cpu == sparse_train(true, "cpu"));
 #ifndef DT_NO_VULKAN
@@ -358,7 +358,7 @@ TEST(a_trainer_of_one_replica_writes_touched_rows_alone) {
 #endif
 }
 
-TEST(gradients_that_others_write_to_are_dense) {
+TEST(gradients_with_other_writers_are_dense) {
     dt_ctx *ctx = NULL;
     dt_graph *g = NULL;
     dt_trainer *t = NULL;

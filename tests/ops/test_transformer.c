@@ -83,12 +83,12 @@ static void rope_check(bool interleaved, float base, int places) {
     golden_close(&g);
 }
 
-TEST(rope_turns_halves_by_positions) {
+TEST(rope_rotates_halves_by_positions) {
     rope_check(false, 0, PLACES);
     rope_check(false, 500000.0f, PLACES);
 }
 
-TEST(rope_turns_neighbours_by_positions) {
+TEST(rope_rotates_neighbours_by_positions) {
     rope_check(true, 0, PLACES);
 }
 
@@ -98,7 +98,7 @@ TEST(rope_follows_a_program_of_another_length) {
 }
 
 /* `.rope = true`, which turned the rotation on in 0.1, still compiles in C: it sets the base. */
-TEST(an_attention_layer_refuses_each_member_of_rope_without_use_rope) {
+TEST(an_attention_layer_refuses_each_rope_member_without_use_rope) {
     golden g;
     part_open(&g);
     dt_tensor x = dt_input(g.graph, "x", DT_F32, dt_dims(PLACES, WIDTH));
@@ -159,7 +159,7 @@ static void gated_check(bool silu) {
     golden_close(&g);
 }
 
-TEST(gated_feed_forwards_are_llamas) {
+TEST(gated_feed_forward_layers_equal_llamas) {
     gated_check(true);
     gated_check(false);
 }

@@ -217,7 +217,7 @@ static bool compat_page_has(const char *path, const char *text) {
     return strstr(page, text) != NULL;
 }
 
-TEST(the_page_of_combinations_is_what_the_tables_refuse) {
+TEST(the_page_of_combinations_equals_the_tables_of_refusals) {
     compat_job j = {0};
     REQUIRE(compat_open(&j));
     dti_text page = dti_text_open(j.model[0].graph->base);
@@ -286,7 +286,7 @@ static void compat_lines(dti_base *base, const dti_fields *fields, bool servers)
     dti_text_free(&none);
 }
 
-TEST(each_member_that_ranks_share_is_a_line_with_its_name_and_no_other_is) {
+TEST(each_setting_that_ranks_must_share_has_one_line_with_its_name) {
     const dti_fields *const tables[] = {&dti_trainer_fields,  &dti_optim_fields,
                                         &dti_group_fields,    &dti_average_fields,
                                         &dti_schedule_fields, &dti_augment_fields};
@@ -398,7 +398,7 @@ static double compat_value(const dti_field *f, uint32_t draw) {
     return f->type == DTI_FIELD_F64 ? x : DTI_MIN(x, (double)INT_MAX);
 }
 
-TEST(random_values_out_of_their_ranges_are_named_with_what_is_allowed) {
+TEST(random_values_out_of_their_ranges_are_named_with_the_allowed_range) {
     compat_job j = {0};
     uint32_t state = 33, refused = 0;
     REQUIRE(compat_open(&j));

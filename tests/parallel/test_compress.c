@@ -375,7 +375,7 @@ TEST(gradients_in_bf16_have_the_same_bits_with_zero_stages_pipelines_threads_and
 
 /* ---- what is refused */
 
-TEST(gradients_in_bf16_refuse_what_they_cannot_be_combined_with) {
+TEST(gradients_in_bf16_refuse_settings_that_they_cannot_be_combined_with) {
     static const struct {
         dt_train_mode mode;
         dt_parallel_desc parallel;

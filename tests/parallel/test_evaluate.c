@@ -172,7 +172,7 @@ TEST(evaluations_with_zero_have_the_bits_of_one_device) {
     eval_meshes(meshes, sizeof meshes / sizeof *meshes);
 }
 
-TEST(owners_give_averages_to_evaluations) {
+TEST(owners_provide_averages_for_evaluations) {
     static const eval_mesh meshes[] = {
         {.devices = "cpu", .batch = 4, .averaged = true},
         {.devices = "cpu:2", .averaged = true},
@@ -217,7 +217,7 @@ TEST(evaluations_with_zero_on_vulkan_have_the_bits_of_one_device) {
 enum { WIDE_LAYERS = 12, WIDE_SIZE = 192 };
 
 /* Programs and lists are small beside the parameters, which 4 replicas would have 4 times. */
-TEST(no_replica_has_room_for_all_parameters_in_an_evaluation_with_zero_3) {
+TEST(no_replica_holds_all_parameters_in_an_evaluation_with_zero_3) {
     const uint64_t all = 4ull * WIDE_LAYERS * WIDE_SIZE * WIDE_SIZE;
     const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = 1e-3};
     static float rows[32 * WIDE_SIZE];

@@ -229,7 +229,7 @@ static void fork_run(fork_case *c) {
     CHECK_TEXT(!result, "%s, after the child: %s", way->name, dt_ctx_error(c->m.ctx));
 }
 
-TEST(a_child_of_fork_is_refused_at_once_and_gives_its_memory_back) {
+TEST(a_child_of_fork_is_refused_at_once_and_frees_its_memory) {
     for (size_t i = 0; i < sizeof fork_ways / sizeof fork_ways[0]; i++) {
         fork_case *c = calloc(1, sizeof *c);
         if (!c)
@@ -270,7 +270,7 @@ static void fork_rank(rank *r) {
     free(c);
 }
 
-TEST(children_of_ranks_are_refused_and_the_ranks_go_on) {
+TEST(children_of_ranks_are_refused_and_the_ranks_continue) {
     job *j = job_new(2, NULL);
     if (!j)
         return;

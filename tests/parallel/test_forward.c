@@ -204,7 +204,7 @@ static uint64_t forward_drawn(const forward_shape *s) {
     return forward_hash(out, sizeof out / sizeof *out);
 }
 
-TEST(numbers_that_a_grids_evaluation_draws_depend_on_the_row_in_the_set) {
+TEST(random_numbers_of_a_grids_evaluation_depend_on_the_row_in_the_set) {
     const uint64_t want = forward_drawn(&(forward_shape){.stages = 2, .batch = 7});
     CHECK(forward_drawn(&(forward_shape){.stages = 3, .batch = 16}) == want);
     CHECK(forward_drawn(&(forward_shape){.stages = 2, .replicas = 3, .batch = 4}) == want);
@@ -232,7 +232,7 @@ static double forward_written(const forward_shape *s, double *before) {
     return report.loss;
 }
 
-TEST(what_the_application_writes_to_a_grids_store_counts_in_the_next_evaluation) {
+TEST(values_written_to_a_grids_store_count_in_the_next_evaluation) {
     double before[2];
     const double want = forward_written(&(forward_shape){0}, &before[0]);
     for (int level = 0; level <= DT_SHARD_PARAMETERS; level++) {
@@ -244,7 +244,7 @@ TEST(what_the_application_writes_to_a_grids_store_counts_in_the_next_evaluation)
 
 /* ---- what is wrong */
 
-TEST(a_tensor_that_stages_cannot_predict_is_an_error_that_says_why) {
+TEST(a_tensor_that_stages_cannot_predict_is_an_error_with_the_reason) {
     const forward_shape s = {.stages = 2, .batch = 7};
     static float out[FORWARD_ROWS * TEAM_POS * 64];
     forward_model m;
@@ -340,7 +340,7 @@ static void forward_broken(rank *r) {
     dt_ctx_destroy(m.team.ctx);
 }
 
-TEST(a_sample_or_label_that_fails_on_one_rank_ends_its_evaluation_on_all_and_the_job_goes_on) {
+TEST(a_sample_or_label_that_fails_on_one_rank_ends_its_evaluation_on_all_and_the_job_continues) {
     static const forward_job jobs[] = {
         {{.stages = 2, .replicas = 1}, 250, 0, false, DT_ERROR_IO, "row 250"},
         {{.stages = 2, .replicas = 1}, 390, 1, true, DT_ERROR_INVALID, "1000"},

@@ -125,7 +125,7 @@ TEST(stages_of_tensor_ranks_take_a_split_table_and_sequence_parallelism) {
     }
 }
 
-TEST(replicas_of_stages_of_tensor_ranks_have_the_bits_of_one_with_as_many_batch_slices) {
+TEST(replicas_of_stages_of_tensor_ranks_have_the_bits_of_one_with_the_same_batch_slices) {
     grid_run want;
     grid_shape s = {.tensor_ranks = 2, .accumulate = 3, .batch_slices = 3};
     if (!grid_train(TEAM_BLOCKS, &s, &want))
@@ -158,7 +158,7 @@ TEST(stages_of_tensor_ranks_on_vulkan_have_the_bits_of_tensor_ranks_only) {
 /* ---- ZeRO-1 in grids */
 
 /* The bits of a state that each has, with and without tensor ranks. */
-TEST(zero_with_stages_has_the_bits_of_no_zero) {
+TEST(zero_with_stages_has_the_bits_without_zero) {
     static const grid_shape shapes[] = {{.stages = 2, .replicas = 2},
                                         {.stages = 2, .replicas = 3},
                                         {.stages = 3, .replicas = 2},
@@ -180,7 +180,7 @@ TEST(zero_with_stages_has_the_bits_of_no_zero) {
 }
 
 /* Owners have their part on the host too; others copy it to their devices. */
-TEST(zero_with_stages_on_vulkan_has_the_bits_of_no_zero) {
+TEST(zero_with_stages_on_vulkan_has_the_bits_without_zero) {
     grid_run want;
     grid_shape s = {.stages = 2, .replicas = 2, .batch_slices = 3, .accumulate = 2, .vulkan = true};
     if (!train_has_vulkan())

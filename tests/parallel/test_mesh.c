@@ -115,7 +115,7 @@ TEST(an_axis_of_a_mesh_has_its_positions_and_each_of_their_ranks_once) {
 }
 
 /* Any two positions, as chunks of a pipeline are that send to each other. */
-TEST(two_positions_of_a_mesh_have_the_ranks_of_both) {
+TEST(two_positions_of_a_mesh_have_the_ranks_of_the_two) {
     uint32_t seed = 3;
     for (int k = 0; k < MESH_RANDOM; k++) {
         mesh_case c;

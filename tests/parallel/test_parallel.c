@@ -101,7 +101,7 @@ static uint32_t parallel_subtrees(const dti_partition *job, uint32_t replica, co
     return s.count;
 }
 
-TEST(replicas_leave_the_subtrees_that_the_collectives_add) {
+TEST(replicas_produce_the_subtree_sums_that_the_collectives_add) {
     float leaves[70], values[70][DTI_SUBTREES_MAX];
     for (int i = 0; i < 70; i++)
         leaves[i] = 1.0f / (float)(3 + i * i);
@@ -349,7 +349,7 @@ static void parallel_lose_anywhere(const char *id) {
     CHECK(given_up > 0 && ended > 0 && made == 1);
 }
 
-TEST(a_device_lost_anywhere_in_a_step_is_an_error_on_all_ranks_and_leaves_whole_steps) {
+TEST(a_device_lost_during_a_step_is_an_error_on_all_ranks_and_leaves_whole_steps) {
     char id[32];
     if (!ops_vulkan(0, id))
         SKIP("no Vulkan device");

@@ -61,7 +61,7 @@ static void cut_compare(dt_graph *g, const dt_program_desc *d) {
     dti_pipe_cut_free(base, &cut);
 }
 
-TEST(automatic_cut_has_the_least_time_of_all_that_there_are) {
+TEST(automatic_cut_has_the_least_time_of_all_cuts) {
     for (uint32_t seed = 1; seed <= 20; seed++) {
         dt_ctx *ctx;
         dt_graph *g;
@@ -138,7 +138,7 @@ TEST(automatic_cut_of_very_many_rows_is_even) {
 }
 
 /* All that is trained is in a small part of the time. */
-TEST(automatic_cut_of_very_many_rows_finds_what_is_trained) {
+TEST(automatic_cut_of_very_many_rows_finds_trained_parameters) {
     dt_ctx *ctx;
     dti_pipe_cut cut;
     REQUIRE(!dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx));

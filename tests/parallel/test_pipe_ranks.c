@@ -336,7 +336,7 @@ TEST(grid_of_pipelines_of_random_layers_has_the_zeros_of_one_device) {
 /* ---- files */
 
 /* Saved on one grid, resumed on others: 0 stages are one device, 1 stage a replica a device. */
-TEST(grid_of_pipelines_goes_on_from_the_checkpoint_of_any_other) {
+TEST(grid_of_pipelines_resumes_from_the_checkpoint_of_any_other) {
     static const char *file = "build/pipe_ranks.checkpoint";
     static const struct {
         int stages, ranks;
@@ -500,7 +500,7 @@ TEST(grids_that_differ_between_ranks_are_named) {
                    "rank %d: %s", i, ranks[i].end.text);
 }
 
-TEST(devices_that_are_no_grid_are_refused_on_all_ranks) {
+TEST(devices_that_form_no_grid_are_refused_on_all_ranks) {
     static const struct {
         int stages, replicas, ranks;
         const char *text;
@@ -590,7 +590,7 @@ static void grid_poor_make(const grid_case *c) {
     CHECK(enough);
 }
 
-TEST(a_grid_of_which_one_rank_runs_out_of_memory_while_it_is_made_is_made_on_none) {
+TEST(a_grid_is_created_on_no_rank_when_one_runs_out_of_memory) {
     grid_poor_make(&(grid_case){.kind = 0,
                                 .accumulate = 3,
                                 .batch = 36,
@@ -693,7 +693,7 @@ static void grid_poor_files(const grid_case *c) {
     CHECK(enough);
 }
 
-TEST(memory_that_runs_out_while_parts_are_written_or_read_is_told_to_all_and_training_goes_on) {
+TEST(memory_that_runs_out_in_part_writes_or_reads_is_reported_to_all_and_training_continues) {
     char path[64];
     snprintf(path, sizeof path, "/tmp/dtrain-poor-%ld", (long)getpid());
     grid_money.once = true;
@@ -754,7 +754,7 @@ static void *grid_fit(void *arg) {
     return NULL;
 }
 
-TEST(grid_of_pipelines_fits_and_goes_on_from_the_best_weights) {
+TEST(grid_of_pipelines_fits_and_continues_from_the_best_weights) {
     static grid_rank one[1], ranks[GRID_RANKS];
     grid_case c = {.kind = PIPE_SKIP, .accumulate = 3, .batch = 37, .batch_slices = 2, .ranks = 1};
     grid_job(&c, one, grid_fit);
@@ -977,7 +977,7 @@ static void grid_poor_loads(const char *file, int stages, int zero_stage) {
     CHECK_TEXT(some, "%d stages: no values were lost", stages);
 }
 
-TEST(a_grid_that_a_checkpoint_makes_anew_without_memory_says_that_its_values_are_lost) {
+TEST(a_grid_rebuilt_for_a_checkpoint_without_memory_reports_that_its_values_are_lost) {
     static const char *file = "build/pipe_poor.checkpoint";
     grid_batch_slices_save(file, 3, 2);
     grid_poor_loads(file, 2, 0);
@@ -1068,7 +1068,7 @@ static void *uneven_run(void *arg) {
     return NULL;
 }
 
-TEST(ranks_cut_a_model_at_the_same_places_however_many_rows_they_have) {
+TEST(ranks_cut_a_model_at_the_same_places_for_any_number_of_rows) {
     uneven_rank all[3] = {{.hash = 0}};
     dt_comm *comms[2];
     if (!CHECK_TEXT(!dt_comm_create_threads(NULL, 2, comms), "comms"))

@@ -92,7 +92,7 @@ static void pipe_equal(pipe_case c, int from, int to) {
     }
 }
 
-TEST(pipelines_keep_a_buffer_with_what_moves_it_and_weigh_classes_by_weights_of_another_stage) {
+TEST(pipelines_keep_buffers_with_their_updates_and_use_class_weights_of_another_stage) {
     pipe_equal((pipe_case){.kind = PIPE_NORM, .accumulate = 6, .batch = 12, .steps = 5}, 2, 2);
     pipe_equal((pipe_case){.kind = PIPE_CLASSES, .accumulate = 4, .batch = 40, .steps = 5}, 2, 2);
 }
@@ -216,7 +216,7 @@ TEST(pipeline_has_the_bits_of_every_kind_of_update) {
             2, 4);
 }
 
-TEST(pipeline_goes_on_from_the_checkpoint_of_another_number_of_stages) {
+TEST(pipeline_resumes_from_the_checkpoint_of_another_number_of_stages) {
     static const char *file = "build/pipeline.checkpoint";
     for (int kind = 1; kind <= PIPE_SKIP; kind += PIPE_SKIP - 1) {
         pipe_case c = {.kind = kind, .accumulate = 3, .batch = 36, .steps = 8, .stages = 1};
@@ -241,7 +241,7 @@ TEST(pipeline_goes_on_from_the_checkpoint_of_another_number_of_stages) {
     remove(file);
 }
 
-TEST(pipeline_info_says_what_a_schedule_costs) {
+TEST(pipeline_info_has_the_cost_of_a_schedule) {
     pipe_case c = {.kind = PIPE_SKIP, .accumulate = 6, .batch = 36, .steps = 1, .stages = 3};
     const dt_trainer_info one = pipe_train(&c).info;
     c.schedule = DT_PIPELINE_FILL_DRAIN;
@@ -312,7 +312,7 @@ static void pipe_spoilt(float x, int32_t label, float fc, dt_result want, const 
     dt_ctx_destroy(m.ctx);
 }
 
-TEST(pipeline_names_what_was_not_finite_and_its_stage_and_changes_nothing) {
+TEST(pipeline_names_the_op_that_is_not_finite_and_its_stage_and_changes_nothing) {
     pipe_spoilt(NAN, 0, 0.0f, DT_ERROR_NUMERIC, "input 'x' holds a NaN");
     pipe_spoilt(0.0f, 0, INFINITY, DT_ERROR_NUMERIC, "stage 2', step 2: parameter 'block3.bias'");
     pipe_spoilt(3e38f, 0, 0.0f, DT_ERROR_NUMERIC, "stage 2', step 2: op mul");
@@ -494,7 +494,7 @@ static void pipe_log(void *user, dt_log_level level, const char *message) {
         snprintf(at + strlen(at), 2000, "%.60s\n", message);
 }
 
-TEST(pipeline_is_cut_after_what_dt_stage_marks) {
+TEST(pipeline_is_cut_after_tensors_that_dt_stage_marks) {
     static char text[4096];
     for (int marked = 0; marked < 2; marked++) {
         train_model m = {0};
@@ -549,7 +549,7 @@ static void pipe_log_bytes(void *user, dt_log_level level, const char *message) 
         snprintf(user, 200, "%.199s", at);
 }
 
-TEST(the_log_says_what_a_stage_has_with_zero_2_and_3) {
+TEST(the_log_has_the_memory_of_a_stage_with_zero_2_and_3) {
     static char text[200];
     for (int level = DT_SHARD_GRADIENTS; level <= DT_SHARD_PARAMETERS; level++) {
         train_model m = {0};

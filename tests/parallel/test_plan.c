@@ -45,7 +45,7 @@ static void plan_make_none(const plan_shape *s, dti_list *list) {
     dti_list_add_none(list, 0, &of, 1);
 }
 
-TEST(a_list_has_each_segment_once_and_a_collective_behind_its_operand) {
+TEST(a_list_has_each_segment_once_and_collectives_after_their_operands) {
     uint32_t state = 3;
     for (int round = 0; round < 300; round++) {
         plan_shape s;
@@ -128,7 +128,7 @@ static bool plan_play(plan_device *d, uint32_t devices, int fault, uint32_t *sta
     return ended && (failed || fault < 0);
 }
 
-TEST(lists_of_random_shapes_end_on_all_devices_whatever_action_fails) {
+TEST(lists_of_random_shapes_end_on_all_devices_if_any_action_fails) {
     uint32_t state = 5;
     for (int round = 0; round < 40; round++) {
         plan_shape s;

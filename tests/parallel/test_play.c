@@ -386,11 +386,11 @@ static void play_faults(play_job *j, int round, uint32_t *state) {
                    fault, actions, j->stages);
 }
 
-TEST(lists_of_random_jobs_end_on_all_ranks_whatever_action_fails) {
+TEST(lists_of_random_jobs_end_on_all_ranks_if_any_action_fails) {
     play_jobs(11, play_faults);
 }
 
 /* And they wait as long as the schedule's formula says. */
-TEST(lists_of_random_jobs_keep_what_is_needed_and_no_more_than_is_told) {
+TEST(lists_of_random_jobs_keep_only_needed_values_within_the_reported_memory) {
     play_jobs(12, play_whole);
 }

@@ -413,7 +413,7 @@ static void protocol_walk(const protocol_case *c, bool alone) {
     }
 }
 
-TEST(a_fault_in_each_state_of_the_protocol_leaves_what_its_table_says) {
+TEST(a_fault_in_each_state_of_the_protocol_has_the_result_of_its_table) {
     for (size_t k = 0; k < sizeof protocol_cases / sizeof *protocol_cases; k++) {
         protocol_walk(&protocol_cases[k], false);
         if (protocol_cases[k].local)
@@ -421,7 +421,7 @@ TEST(a_fault_in_each_state_of_the_protocol_leaves_what_its_table_says) {
     }
 }
 
-TEST(commit_seconds_have_the_judging_of_an_update_in_every_strategy) {
+TEST(commit_seconds_include_the_check_of_an_update_in_every_strategy) {
     for (size_t k = 0; k < sizeof protocol_cases / sizeof *protocol_cases; k++) {
         protocol_rank ranks[2];
         if (protocol_cases[k].local) /* such steps do not say it */

@@ -131,7 +131,7 @@ static void reducer_check(reducer_case *c) {
     }
 }
 
-TEST(a_sum_has_the_bits_of_its_tree_whichever_threads_fold_it) {
+TEST(a_sum_has_the_bits_of_its_tree_for_any_threads) {
     uint32_t state = 11;
     for (int round = 0; round < 40; round++) {
         reducer_case *c = reducer_now = calloc(1, sizeof *c);

@@ -109,7 +109,7 @@ TEST(replicas_on_vulkan_cut_long_sums_with_the_same_bits) {
 
 /* What leaves and what comes is copied by the segments, and between them: nothing of it is seen by
  * the other side before. */
-TEST(units_of_devices_with_memory_of_their_own_have_the_bits_of_one_replica) {
+TEST(units_on_devices_with_memory_of_their_own_have_the_bits_of_one_replica) {
     const int quick = vulkan_quick_device();
     const bool all = getenv("DTRAIN_TEST_LONG") != NULL;
     char one[16], two[32], three[48];
@@ -140,7 +140,7 @@ static dt_result cuts_no_memory(dti_device *device, uint64_t bytes, dti_memory_k
     return dti_fail(device->base, DT_ERROR_MEMORY, "no %llu bytes", (unsigned long long)bytes);
 }
 
-TEST(a_replica_that_has_no_memory_for_all_parameters_says_so_and_they_come_later) {
+TEST(a_replica_without_memory_for_all_parameters_reports_it_and_gathers_them_later) {
     cuts_case c;
     const bool ready =
         cuts_open(&c, "cpu:2", DT_SHARD_PARAMETERS, false) && !dt_trainer_step(c.trainer, NULL);

@@ -66,7 +66,7 @@ TEST(server_has_workers_on_vulkan_that_learn_as_on_the_cpu) {
 }
 
 /* Batches of which no target counts are left out by all, and computed by nobody. */
-TEST(server_leaves_out_steps_without_targets_as_ranks_do) {
+TEST(server_skips_steps_without_targets_as_ranks_do) {
     const serve_case c = {
         .kind = 1, .batch_slices = 2, .epochs = 2, .batch = 8, .workers = 2, .rare = true};
     serve_run r;
@@ -92,7 +92,7 @@ static bool serve_has_openssl(void) {
     return !result;
 }
 
-TEST(server_speaks_with_macs_and_tls) {
+TEST(server_works_with_mac_and_tls) {
     serve_case c = {.batch_slices = 2, .epochs = 1, .workers = 2};
     const uint64_t wanted = serve_wanted(&c);
     for (int i = DT_COMM_MAC; i <= DT_COMM_UNCHECKED; i++) {
@@ -298,7 +298,7 @@ TEST(servers_of_parts_give_the_weights_of_one_trainer) {
 }
 
 /* Whoever asks brings the squares, also where the one whose push was the last has left. */
-TEST(servers_of_parts_clip_whoever_leaves_and_name_one_that_is_gone) {
+TEST(servers_of_parts_still_clip_when_workers_leave_and_name_a_lost_server) {
     static serve_run runs[2];
     const serve_case c = {.batch_slices = 1,
                           .epochs = 3,
@@ -439,7 +439,7 @@ TEST(server_of_a_tiny_model_gives_the_same_bits) {
 
 /* ---- processes that are killed */
 
-TEST(server_goes_on_when_workers_are_killed_and_no_push_counts_twice) {
+TEST(server_continues_when_workers_are_killed_and_no_push_counts_twice) {
     const serve_case c = {.kind = 1, .batch_slices = 4, .epochs = 8, .workers = 4};
     const uint64_t wanted = serve_wanted(&c);
     uint32_t state = 5;
@@ -612,7 +612,7 @@ static bool serve_starve(serve_run *r, int64_t allocations) {
     return enough;
 }
 
-TEST(server_has_workers_that_run_out_of_memory_say_so_and_leave_nothing) {
+TEST(server_workers_without_memory_report_it_and_leak_nothing) {
     const serve_case c = {.kind = 1, .batch_slices = 4, .epochs = 1, .workers = 1};
     const uint64_t wanted = serve_wanted(&c);
     int64_t allocations = 0;
@@ -631,7 +631,7 @@ TEST(server_has_workers_that_run_out_of_memory_say_so_and_leave_nothing) {
 
 /* ---- servers that die */
 
-TEST(server_that_is_gone_is_named) {
+TEST(server_that_is_unreachable_is_named) {
     const serve_case c = {.batch_slices = 2, .epochs = 1, .workers = 1};
     serve_run r;
     train_model m;
@@ -677,7 +677,7 @@ static void serve_empty(const char *folder) {
     CHECK(system(command) == 0);
 }
 
-TEST(server_goes_on_from_a_checkpoint_while_its_workers_wait) {
+TEST(server_resumes_from_a_checkpoint_while_its_workers_wait) {
     const serve_case c = {.kind = 1, .batch_slices = 3, .epochs = 6, .workers = 2};
     const uint64_t wanted = serve_wanted(&c);
     char folder[] = "/tmp/dtrain-server-XXXXXX";
@@ -717,7 +717,7 @@ TEST(server_goes_on_from_a_checkpoint_while_its_workers_wait) {
 }
 
 /* A file of a server is one of a trainer, and the other way round. */
-TEST(server_and_trainer_go_on_from_each_others_checkpoints) {
+TEST(server_and_trainer_resume_from_each_others_checkpoints) {
     serve_case c = {.kind = 1, .batch_slices = 3, .epochs = 2, .workers = 2};
     const char *path = "/tmp/dtrain-server-test.safetensors";
     serve_run r;

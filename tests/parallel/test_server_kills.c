@@ -268,7 +268,7 @@ static void kills_epochs(const kills_job *j, int epochs) {
 
 /* The file of the newest step that all have stays however few are kept, and no older ones do. A
  * server that comes back without its newest file takes the others back with it. */
-TEST(servers_go_back_to_the_newest_step_that_all_have_and_say_what_is_lost) {
+TEST(servers_go_back_to_the_newest_step_that_all_have_and_report_the_loss) {
     static const serve_case c = {.batch_slices = 2, .optim = {DT_OPTIM_ADAM, .lr = 0.01}};
     kills_job j = {.c = &c, .servers = 3, .every = 1, .keep = 1};
     kills_open_all(&j);
@@ -291,7 +291,7 @@ TEST(servers_go_back_to_the_newest_step_that_all_have_and_say_what_is_lost) {
 }
 
 /* Before anything was written all have the beginning. */
-TEST(servers_go_back_past_a_file_that_cannot_be_read_and_to_the_beginning) {
+TEST(servers_go_back_beyond_an_unreadable_file_and_to_the_beginning) {
     static const serve_case c = {.batch_slices = 2, .optim = {DT_OPTIM_ADAM, .lr = 0.01}};
     kills_job j = {.c = &c, .servers = 2, .every = 1, .keep = 4};
     kills_open_all(&j);
@@ -317,7 +317,7 @@ TEST(servers_go_back_past_a_file_that_cannot_be_read_and_to_the_beginning) {
     kills_end(&j);
 }
 
-TEST(servers_of_which_one_has_lost_its_folder_name_it_and_end) {
+TEST(servers_name_the_one_that_lost_its_folder_and_end) {
     static const serve_case c = {.batch_slices = 2, .optim = {DT_OPTIM_ADAM, .lr = 0.01}};
     kills_job j = {.c = &c, .servers = 3, .every = 1, .keep = 2};
     char text[1024];

@@ -62,7 +62,7 @@ TEST(server_that_is_stopped_is_lost_after_the_time_that_workers_wait) {
 }
 
 /* Its system takes the connection, and nobody answers: a handshake may last longer than that. */
-TEST(server_that_is_stopped_before_a_worker_comes_is_lost_as_soon) {
+TEST(server_that_is_stopped_before_a_worker_joins_is_lost_after_the_same_time) {
     const serve_case c = {.batch_slices = 2, .epochs = 1, .workers = 1};
     serve_run r;
     train_model m;
@@ -95,7 +95,7 @@ static void serve_await(serve_run *r, uint64_t pushes) {
 
 /* Its tickets go to others when they are old; those wait longer than for a server that says
  * nothing, as it says that it is there. When it goes on, what it computed counts no more. */
-TEST(server_gives_the_tickets_of_a_stopped_worker_to_others) {
+TEST(server_gives_the_work_of_a_stopped_worker_to_others) {
     const serve_case c = {.batch_slices = 1, .epochs = 6, .workers = 1, .ticket_ms = 3000};
     const uint64_t wanted = serve_wanted(&c);
     serve_run r;
@@ -129,7 +129,7 @@ static void *serve_leave_soon(void *arg) {
     return NULL;
 }
 
-TEST(server_tells_a_worker_too_many_how_many_it_takes) {
+TEST(server_refuses_a_worker_too_many_with_the_limit) {
     const serve_case c = {.batch_slices = 1, .epochs = 1, .workers = 1, .workers_max = 2};
     static serve_guest first, second;
     serve_run r;
@@ -192,7 +192,7 @@ static void serve_other_file(const serve_case *c, const char *path) {
     dt_ctx_destroy(m.ctx);
 }
 
-TEST(server_drops_pushes_of_values_that_were_loaded_over) {
+TEST(server_drops_pushes_computed_from_replaced_values) {
     const serve_case c = {.batch_slices = 3, .epochs = 1, .workers = 1};
     const char *path = "build/test_server_over.safetensors";
     serve_run r;
@@ -355,7 +355,7 @@ static uint64_t serve_strangers(serve_run *r, uint64_t wanted) {
 
 /* One that fills all connections, and one that is refused again and again, cost a worker nothing
  * and the log a few lines. */
-TEST(server_counts_strangers_and_names_the_address_that_tried_most) {
+TEST(server_counts_refused_connections_and_names_the_most_frequent_address) {
     const serve_case c = {.batch_slices = 1, .epochs = 1, .workers = 1, .workers_max = 2};
     serve_log log = {.lock = PTHREAD_MUTEX_INITIALIZER};
     const dt_ctx_desc ctx = {
@@ -436,7 +436,7 @@ static bool huge_serve(serve_run *r, int place) {
 }
 
 /* The worker hears it once. When that server runs again, all go back and on. */
-TEST(servers_go_back_from_an_update_that_is_not_finite_on_one_and_workers_go_on) {
+TEST(servers_undo_an_update_that_is_not_finite_on_one_and_workers_continue) {
     static serve_run runs[2];
     char both[sizeof runs->address * 2];
     train_model m;

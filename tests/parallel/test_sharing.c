@@ -324,7 +324,7 @@ TEST(sharing_trainers_with_data_of_each_call_have_the_bits_of_programs_of_one_st
 }
 
 /* Trainers make them on the host, in double: near those of a program, whichever side stepped. */
-TEST(sharing_trainers_move_the_same_running_statistics) {
+TEST(sharing_trainers_update_the_same_running_statistics) {
     gan_end ends[5];
     gan_ends(true, ends);
     for (int i = 0; i < 12; i++)
@@ -352,7 +352,7 @@ static void gan_rank_differs(rank *r) {
     dt_ctx_destroy(m.ctx);
 }
 
-TEST(sharing_ranks_that_step_different_trainers_are_told_and_go_on) {
+TEST(sharing_ranks_that_step_different_trainers_get_an_error_and_continue) {
     job *j = job_new(2, NULL);
     if (!j || !gan_oracle_make())
         return;
@@ -398,7 +398,7 @@ TEST(sharing_a_rank_that_dies_ends_all_trainers_of_the_replicas) {
 
 /* ---- checkpoints, and the end */
 
-TEST(sharing_a_checkpoint_has_all_trainers_and_goes_on_on_another_mesh) {
+TEST(sharing_a_checkpoint_has_all_trainers_and_resumes_on_another_mesh) {
     const char *path = "build/sharing.state";
     const int at = 7;
     gan m;
@@ -481,7 +481,7 @@ TEST(sharing_a_checkpoint_of_other_second_trainers_is_refused) {
 }
 
 /* A trainer that could not be made, or that was destroyed, has no place in it. */
-TEST(sharing_a_checkpoint_goes_on_after_failed_and_repeated_creations) {
+TEST(sharing_a_checkpoint_works_after_failed_and_repeated_creations) {
     const char *path = "build/sharing_again.state";
     gan m;
     step_record records[GAN_STEPS] = {{0}};
@@ -502,7 +502,7 @@ TEST(sharing_a_checkpoint_goes_on_after_failed_and_repeated_creations) {
     remove(path);
 }
 
-TEST(sharing_checkpoints_come_though_others_make_the_steps_between) {
+TEST(sharing_checkpoints_are_written_while_others_make_steps) {
     gan m;
     uint64_t steps = 0;
     char path[64];
@@ -587,7 +587,7 @@ TEST(sharing_trainers_end_in_any_order) {
 /* ---- what is refused */
 
 /* Replicas lack it, whichever of the trainers is asked. */
-TEST(sharing_a_tensor_made_after_the_first_trainer_is_not_predicted) {
+TEST(sharing_refuses_to_predict_a_tensor_made_after_the_first_trainer) {
     gan m;
     static float out[90][GAN_WIDTH];
     CHECK(gan_make(&m, false));
@@ -610,7 +610,7 @@ static void gan_refused(gan *m, const dt_trainer_desc *d, dt_result result, cons
     CHECK_CONTAINS(dt_ctx_error(m->ctx), part);
 }
 
-TEST(sharing_refuses_what_is_the_first_trainers) {
+TEST(sharing_refuses_settings_of_the_first_trainer) {
     gan m, other;
     CHECK(gan_make(&m, true) && gan_make(&other, true));
     CHECK(!gan_open(&m, "cpu:2", NULL));

@@ -144,7 +144,7 @@ TEST(sequence_parallel_tensor_ranks_train_as_one_device) {
 
 /* Tensor groups share the batch: bits depend only on tensor ranks and batch slices. Of the last
  * batch of an epoch, 12 samples, the fourth batch slice has none. */
-TEST(tensor_groups_have_the_bits_of_one_with_as_many_batch_slices) {
+TEST(tensor_groups_have_the_bits_of_one_with_the_same_number_of_batch_slices) {
     static const char *const devices[] = {"cpu:2", "cpu:4", "cpu:6", "cpu:8"};
     for (int kind = TEAM_BLOCKS; kind <= TEAM_BATCH_NORM; kind += TEAM_BATCH_NORM - TEAM_BLOCKS) {
         team_grid grid = {.accumulate = kind == TEAM_BLOCKS ? 1 : 3, .batch_slices = 4};

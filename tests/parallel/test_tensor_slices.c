@@ -107,7 +107,7 @@ TEST(a_checkpoint_of_slices_resumes_on_any_number_of_devices_with_the_same_bits)
     slices_same(TEAM_GATED, 3, true, 2);
 }
 
-TEST(slices_tell_how_many_devices_have_them) {
+TEST(slices_report_the_number_of_devices_that_have_them) {
     team_model m;
     dt_trainer *t;
     dt_dataset data;
@@ -171,7 +171,7 @@ static dt_result slices_pair(dt_trainer_desc d, slices_seen *seen, int64_t *kept
     return result;
 }
 
-TEST(log_of_slices_tells_which_device_has_them) {
+TEST(log_of_slices_names_the_device_of_each) {
     slices_seen seen = {{0}, 0};
     int64_t kept;
     const dt_trainer_desc d = {

@@ -133,7 +133,7 @@ static void ticket_run(uint64_t seed) {
                (unsigned long long)w.t.base);
 }
 
-TEST(tickets_count_each_batch_slice_once_by_any_schedule) {
+TEST(tickets_count_each_batch_slice_once_for_any_schedule) {
     for (uint64_t seed = 1; seed <= 300 && !test_now.failures; seed++)
         ticket_run(seed);
 }
@@ -152,7 +152,7 @@ static void ticket_one(ticket_world *w) {
 }
 
 /* A server that hands out no tickets learns by a push alone that another worker has one now. */
-TEST(tickets_take_another_push_when_one_that_is_coming_is_old) {
+TEST(tickets_accept_another_push_when_an_arriving_one_is_outdated) {
     static ticket_world w;
     ticket_one(&w);
     CHECK(dti_tickets_push(&w.t, 0, 1, 0, 100) == DTI_PUSH_TAKEN);
@@ -164,7 +164,7 @@ TEST(tickets_take_another_push_when_one_that_is_coming_is_old) {
 
 /* What a worker found in its own batch slice does not undo the push of whom the ticket is with
  * now. */
-TEST(tickets_take_no_fault_of_who_has_lost_its_ticket_to_a_push_that_is_coming) {
+TEST(tickets_ignore_the_fault_of_a_worker_that_lost_its_ticket) {
     static ticket_world w;
     ticket_one(&w);
     CHECK(dti_tickets_push(&w.t, 1, 1, 0, 100) == DTI_PUSH_TAKEN);

@@ -443,7 +443,7 @@ TEST(a_rank_that_dies_at_any_frame_of_an_evaluation_with_zero_3_ends_the_job) {
 }
 
 /* Where each rank has a shard group nothing is lost with another. */
-TEST(a_rank_that_dies_at_any_frame_takes_no_state_of_other_shard_groups) {
+TEST(a_rank_that_dies_at_any_frame_loses_no_state_of_other_shard_groups) {
     death_counts n = {0};
     REQUIRE(death_oracle_make());
     death_sweep(&(death){.conv = 1, .shares = DT_SHARD_OPTIMIZER, .group = true}, &n);
@@ -490,7 +490,7 @@ static void death_go_on(rank *r) {
     dt_ctx_destroy(m.ctx);
 }
 
-TEST(after_a_death_fewer_or_more_ranks_go_on_from_the_checkpoint) {
+TEST(after_a_death_fewer_or_more_ranks_resume_from_the_checkpoint) {
     const char *parent = getenv("TMPDIR");
     death_counts n = {0};
     REQUIRE(death_oracle_make());

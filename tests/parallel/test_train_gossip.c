@@ -270,7 +270,7 @@ static void saved_rank(rank *r) {
         remove(path);
 }
 
-TEST(gossip_goes_on_from_a_checkpoint_with_the_same_bits_and_allocates_nothing) {
+TEST(gossip_resumes_from_a_checkpoint_with_the_same_bits_and_allocates_nothing) {
     job *j = job_new(3, NULL);
     if (!j)
         return;
@@ -410,7 +410,7 @@ TEST(gossip_within_a_process_makes_its_replicas_one) {
         CHECK_NEAR(values[0][k], values[1][k], 1e-6);
 }
 
-TEST(gossip_of_a_replica_on_vulkan_and_one_on_the_cpu_makes_them_one) {
+TEST(gossip_of_a_replica_on_vulkan_and_one_on_the_cpu_makes_their_weights_equal) {
     gossip_run g;
     static float values[3][VALUES];
     static const char *const devices[] = {"cpu:2", "vulkan:0,cpu", "cpu,vulkan:0"};

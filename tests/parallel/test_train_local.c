@@ -107,7 +107,7 @@ static double local_apart(const float *a, const float *b, int count) {
 
 static const dt_outer_desc averaging = {.lr = 1.0, .momentum = DT_ZERO};
 
-TEST(a_round_of_one_plain_step_is_the_synchronous_step) {
+TEST(a_round_of_one_local_step_is_the_synchronous_step) {
     static const char *const devices[] = {"cpu", "cpu:2", "cpu:4"};
     static float one[ROOM], other[ROOM];
     for (int i = 0; i < 3; i++) {
@@ -173,7 +173,7 @@ TEST(running_statistics_become_the_mean_of_all_replicas) {
 }
 
 /* The last of 4 replicas has no samples of a batch of 30: rows that fill up are no step either. */
-TEST(rows_that_fill_up_a_batch_make_no_step_of_a_replica) {
+TEST(rows_of_padding_make_no_step_of_a_replica) {
     local_case c = {.devices = "cpu:4", .steps = 4, .rounds = 2, .optim = DT_OPTIM_ADAM};
     const uint64_t kept = local_bits(&c);
     c.tail = DT_TAIL_PAD;
@@ -268,7 +268,7 @@ TEST(four_replicas_with_local_steps_give_the_same_bits_as_threads_and_as_process
 
 /* ---- reports, and the middle of a round */
 
-TEST(a_round_reports_the_whole_job_and_its_middle_this_process) {
+TEST(a_round_reports_the_whole_job_at_its_end_and_one_process_before) {
     local_case c = {.devices = "cpu:2", .steps = 3, .valid = true};
     local_run l;
     dt_trainer_info info;
@@ -292,7 +292,7 @@ TEST(a_round_reports_the_whole_job_and_its_middle_this_process) {
     local_close(&l);
 }
 
-TEST(in_the_middle_of_a_round_nothing_is_saved_or_evaluated) {
+TEST(during_a_round_nothing_is_saved_or_evaluated) {
     local_case c = {.devices = "cpu:2", .steps = 3};
     local_run l;
     local_open(&l, &c, &one_thread);
@@ -310,7 +310,7 @@ TEST(in_the_middle_of_a_round_nothing_is_saved_or_evaluated) {
     local_close(&l);
 }
 
-TEST(a_replica_that_meets_a_nan_leaves_its_step_out_and_the_others_go_on) {
+TEST(a_replica_that_finds_a_nan_skips_its_step_and_the_others_continue) {
     local_case c = {.devices = "cpu:2", .steps = 4, .optim = DT_OPTIM_ADAM};
     static float values[ROOM];
     local_run l;
@@ -365,7 +365,7 @@ static uint64_t resumed_hash(const local_case *c, const char *load, const char *
     return hash;
 }
 
-TEST(as_many_replicas_go_on_from_a_checkpoint_with_the_same_bits) {
+TEST(the_same_number_of_replicas_resumes_from_a_checkpoint_with_the_same_bits) {
     const char *path = "build/local.safetensors";
     for (int kind = 0; kind < 3; kind++) {
         local_case c = {.devices = "cpu:3", .kind = kind, .steps = 3, .optim = DT_OPTIM_ADAM};
@@ -381,7 +381,7 @@ TEST(as_many_replicas_go_on_from_a_checkpoint_with_the_same_bits) {
     remove(path);
 }
 
-TEST(local_and_synchronous_steps_go_on_from_each_others_checkpoints) {
+TEST(local_and_synchronous_steps_resume_from_each_others_checkpoints) {
     const char *path = "build/local.safetensors";
     local_case local = {.devices = "cpu:2", .steps = 3, .optim = DT_OPTIM_ADAM}, other = local;
     other.synchronous = true;
@@ -412,7 +412,7 @@ static void saved_rank(rank *r) {
         remove(path);
 }
 
-TEST(ranks_go_on_from_a_checkpoint_with_the_same_bits) {
+TEST(ranks_resume_from_a_checkpoint_with_the_same_bits) {
     job *j = job_new(3, NULL);
     local_case c = {.devices = "cpu:4", .steps = 3, .optim = DT_OPTIM_ADAM};
     const uint64_t want = resumed_hash(&c, NULL, NULL);
@@ -496,7 +496,7 @@ static void compressed_rank(rank *r) {
     }
 }
 
-TEST(compressed_differences_are_the_same_on_all_ranks_and_what_they_leave_out_comes_later) {
+TEST(compressed_differences_are_the_same_on_all_ranks_and_the_rest_is_sent_later) {
     job *j = job_new(3, NULL);
     if (!j)
         return;
@@ -571,7 +571,7 @@ static void differing_rank(rank *r) {
     local_close(&l);
 }
 
-TEST(ranks_with_different_rates_in_a_round_are_told_and_go_on_from_its_beginning) {
+TEST(ranks_with_different_rates_in_a_round_get_an_error_and_continue_from_its_beginning) {
     job *j = job_new(2, NULL);
     if (!j)
         return;
@@ -593,7 +593,7 @@ TEST(a_round_allocates_nothing) {
     local_close(&l);
 }
 
-TEST(local_steps_refuse_what_they_cannot_do) {
+TEST(local_steps_refuse_settings_that_they_cannot_do) {
     static const struct {
         dt_trainer_desc d;
         dt_result result;

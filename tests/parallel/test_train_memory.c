@@ -79,7 +79,7 @@ static bool memory_try(const memory_case *c, int64_t allocations, uint64_t *hash
     return enough;
 }
 
-TEST(a_trainer_that_runs_out_of_memory_while_it_is_made_says_so_and_leaves_nothing) {
+TEST(a_trainer_created_without_memory_reports_it_and_leaks_nothing) {
     const memory_case cases[] = {
         {.what = "replicas"},
         {.what = "a pipeline", .pipeline = 2},
@@ -153,7 +153,7 @@ static bool offload_try(train_model *m, purse *p, int64_t allocations, uint64_t 
     return enough;
 }
 
-TEST(a_trainer_whose_updates_are_the_hosts_and_runs_out_of_memory_leaves_nothing) {
+TEST(a_trainer_with_host_updates_created_without_memory_leaks_nothing) {
     purse p = {.left = INT64_MAX};
     const dt_ctx_desc ctx = {.threads = 1, .allocator = {purse_alloc, purse_free, &p}};
     train_model m;

@@ -449,7 +449,7 @@ TEST(ranks_on_processors_with_and_without_fma_are_refused_by_name) {
     job_free(j);
 }
 
-TEST(what_ranks_were_told_differently_is_named_on_all_of_them) {
+TEST(settings_that_differ_between_ranks_are_named_on_all_of_them) {
     step_record want = {0};
     CHECK(!differ_create(NULL, NULL, SAME, false, &want));
     job *j = job_new(3, NULL);
@@ -489,7 +489,7 @@ static void alone_rank(rank *r) {
     dt_ctx_destroy(m.ctx);
 }
 
-TEST(one_rank_alone_cannot_write_to_the_store_of_a_job) {
+TEST(one_rank_cannot_write_to_the_store_of_a_job_by_itself) {
     job *j = job_new(2, NULL);
     job_run(j, alone_rank);
     job_free(j);
@@ -760,7 +760,7 @@ static bool fault_equal(const step_record *a, const step_record *b) {
     return record_equal(&x, &y);
 }
 
-TEST(a_fault_on_one_rank_fails_the_step_on_all_and_training_goes_on) {
+TEST(a_fault_on_one_rank_fails_the_step_on_all_and_training_continues) {
     static rank alone; /* the oracle: one process that has all rows */
     alone.failed[0] = 0;
     for (int what = 0; what < FAULTS; what++) {

@@ -242,7 +242,7 @@ static bool values_run(const values_case *c, values_rank ranks[VALUES_RANKS]) {
     return CHECK_TEXT(fine, "ranks");
 }
 
-TEST(random_meshes_gather_what_their_devices_have_also_after_one_of_them_failed) {
+TEST(random_meshes_gather_their_devices_values_even_after_one_failed) {
     uint32_t state = 11;
     int fired = 0;
     const int count = getenv("DTRAIN_TEST_LONG") ? 200 : 40;
@@ -295,7 +295,7 @@ static void values_free(void *user, void *at, size_t bytes) {
     free(from);
 }
 
-TEST(evaluations_of_a_grid_leave_the_hosts_values_alone_and_keep_one_set_of_programs) {
+TEST(evaluations_of_a_grid_keep_host_values_and_one_set_of_programs) {
     const dt_ctx_desc ctx = {
         .no_vulkan = true, .threads = 1, .allocator = {values_alloc, values_free, NULL}};
     static float out[TRAIN_ROWS * TRAIN_CLASSES];
@@ -328,7 +328,7 @@ TEST(evaluations_of_a_grid_leave_the_hosts_values_alone_and_keep_one_set_of_prog
 }
 
 /* In one process nobody else waits: the job goes on. */
-TEST(an_evaluation_of_a_grid_in_which_any_action_fails_can_be_made_again) {
+TEST(an_evaluation_of_a_grid_can_be_repeated_after_any_action_fails) {
     train_model m = {0};
     dt_trainer *t = NULL;
     dt_train_report want = {0}, got = {0};

@@ -232,7 +232,7 @@ TEST(shard_groups_of_replicas_have_the_bits_of_one_replica) {
 }
 
 /* A file of sharing replicas, in all that may go on from it. */
-TEST(a_checkpoint_of_4_replicas_that_share_the_state_goes_on_with_2_or_1_or_without) {
+TEST(a_checkpoint_of_4_zero_replicas_resumes_on_2_or_1_or_without_zero) {
     char path[64], text[1200];
     snprintf(path, sizeof path, "%s", shard_path(0));
     for (int i = 0; i < 2; i++) {
@@ -615,7 +615,7 @@ static uint64_t shard_blocks(uint64_t n) {
 }
 
 /* The formula of dt_trainer_desc.parallel.zero_stage. */
-TEST(the_state_of_each_replica_takes_what_the_formula_says) {
+TEST(the_state_of_each_replica_takes_the_bytes_of_the_formula) {
     uint64_t allocated[2] = {0};
     for (int zero_stage = 0; zero_stage < 2; zero_stage++) {
         for (int replicas = 1; replicas <= 4; replicas += 3) {
@@ -739,7 +739,7 @@ static uint64_t deep_bytes(dt_comm *comm, const char *devices, int level, uint64
 
 /* A layer is 4 blocks of weights and one of biases, and a bucket two layers, since there are at
  * most 28 to 56 of them; the formula is dt_trainer_desc.parallel.zero_stage's. */
-TEST(zero_memory_of_replicas_is_what_the_formula_says) {
+TEST(zero_memory_of_replicas_equals_the_formula) {
     const uint64_t unit = 10 * 1024, all = DEEP_LAYERS / 2 * unit;
     for (int level = DT_SHARD_NONE; level <= DT_SHARD_PARAMETERS; level++) {
         deep m;
@@ -812,7 +812,7 @@ static void deep_stages_rank(rank *r) {
 }
 
 /* Two stages of 20 layers, each of them a unit, and two replicas with two batch slices each. */
-TEST(zero_memory_of_stages_is_what_the_formula_says) {
+TEST(zero_memory_of_stages_equals_the_formula) {
     for (int level = DT_SHARD_OPTIMIZER; level <= DT_SHARD_PARAMETERS; level++) {
         char text[1200] = "";
         const uint64_t all = DEEP_STAGE, own = all / 2;
@@ -876,7 +876,7 @@ static void deep_device(const char *devices, int level, bool offload, uint64_t o
     dt_ctx_destroy(m.ctx);
 }
 
-TEST(zero_2_and_3_device_memory_is_what_the_formula_says) {
+TEST(zero_2_and_3_device_memory_equals_the_formula) {
     const uint64_t unit = 10 * 1024, all = DEEP_LAYERS / 2 * unit;
     char two[200];
     uint64_t none[2], got[2];
@@ -897,7 +897,7 @@ TEST(zero_2_and_3_device_memory_is_what_the_formula_says) {
 }
 
 /* One device, which has units alone: all parameters and two buckets of gradients, or three. */
-TEST(a_device_whose_updates_are_the_hosts_has_what_the_formula_says) {
+TEST(a_device_with_updates_on_the_host_has_the_memory_of_the_formula) {
     const uint64_t unit = 10 * 1024, all = DEEP_LAYERS / 2 * unit;
     char one[200];
     uint64_t none[2], got[2];
@@ -916,7 +916,7 @@ TEST(a_device_whose_updates_are_the_hosts_has_what_the_formula_says) {
 }
 
 /* With two kinds of devices, and on ranks: each has what its owner made. */
-TEST(updates_on_the_host_go_with_processors_and_ranks) {
+TEST(updates_on_the_host_can_be_combined_with_processors_and_ranks) {
     char one[200], both[220], text[1200];
     shard_rank_of at[2];
     shard_run want, got;
@@ -953,7 +953,7 @@ static void deep_rank(rank *r) {
                 (unsigned long long)bytes, (unsigned long long)deep_one);
 }
 
-TEST(two_ranks_that_share_parameters_have_little_more_than_half_of_one_each) {
+TEST(two_zero_3_ranks_use_little_more_than_half_of_the_memory_of_one) {
     char text[1200];
     deep_one = deep_bytes(NULL, "cpu", DT_SHARD_NONE, &deep_hash, text);
     if (!CHECK_TEXT(deep_one > 0, "%s", text))
@@ -1215,7 +1215,7 @@ static void deep_fails(rank *r) {
     dt_ctx_destroy(m.ctx);
 }
 
-TEST(a_rank_that_cannot_read_a_sample_keeps_no_parameters_that_others_let_go) {
+TEST(a_rank_that_cannot_read_a_sample_frees_the_same_parameters_as_others) {
     job *j = job_new(2, NULL);
     REQUIRE(j);
     if (job_run(j, deep_fails))

@@ -283,7 +283,7 @@ TEST(random_models_agree_with_the_reference_on_the_cpu) {
                    "%d grids over ranks of %d models", rnd_grids, t.models);
 }
 
-TEST(random_models_in_mixed_precision_err_as_its_roundings_do) {
+TEST(random_models_in_mixed_precision_are_within_the_bound_of_its_roundings) {
     static rnd_tally t;
     static const rnd_way cpu = {"cpu", "cpu", .threads = 1, .cpu = true};
     rnd_precision = DT_PRECISION_BF16;

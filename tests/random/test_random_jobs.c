@@ -313,7 +313,7 @@ static void jobs_mixed(int part, int parts) {
     fclose(f);
 }
 
-TEST(random_jobs_in_mixed_precision_keep_their_promises) {
+TEST(random_jobs_in_mixed_precision_have_their_guarantees) {
     jobs_mixed(jobs_env("DTRAIN_PART", 0), jobs_env("DTRAIN_PARTS", 1));
 }
 

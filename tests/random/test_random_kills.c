@@ -348,7 +348,7 @@ static bool kills_case(int number, int kinds[JOB_KINDS], double *slowest) {
     return true;
 }
 
-TEST(random_kills_of_random_jobs_are_told_at_once_and_the_job_goes_on_on_another_mesh) {
+TEST(random_kills_of_random_jobs_are_reported_at_once_and_the_job_resumes_on_another_mesh) {
     int kinds[JOB_KINDS] = {0}, cases = test_is_long()        ? KILLS
                                         : test_takes(1, 2, 3) ? 4
                                                               : KILLS_FEW;

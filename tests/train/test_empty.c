@@ -72,7 +72,7 @@ static empty_run empty_job(const train_mode *mode, uint32_t mask, bool without, 
     return all[0];
 }
 
-TEST(a_step_without_targets_is_told_in_every_mode_and_left_out_on_request) {
+TEST(a_step_without_targets_is_reported_in_every_mode_and_skipped_on_request) {
     const bool vulkan = train_has_vulkan();
     uint32_t state = 4;
     for (size_t i = 0; i < sizeof train_modes / sizeof *train_modes; i++) {
@@ -101,7 +101,7 @@ TEST(a_step_without_targets_is_told_in_every_mode_and_left_out_on_request) {
 }
 
 /* Each replica leaves out its own; where it is all, the round changes nothing. */
-TEST(local_steps_without_targets_are_told_and_left_out_on_request) {
+TEST(local_steps_without_targets_are_reported_and_skipped_on_request) {
     for (int way = 0; way < 4; way++) {
         const bool skips = way & 1, all = way & 2;
         train_model m;
@@ -292,7 +292,7 @@ TEST(skip_empty_refuses_targets_that_are_computed) {
 }
 
 /* The first micro-batch has targets, the last has none, and another program runs between them. */
-TEST(an_evaluation_between_micro_batches_keeps_that_the_first_has_targets) {
+TEST(an_evaluation_between_micro_batches_does_not_forget_earlier_targets) {
     dt_ctx *ctx = NULL;
     dt_graph *g = NULL;
     dt_store *s = NULL;
@@ -323,7 +323,7 @@ TEST(an_evaluation_between_micro_batches_keeps_that_the_first_has_targets) {
 }
 
 /* .steps is never reached: an error, and no loop without an end. */
-TEST(a_fit_of_steps_that_are_all_left_out_is_an_error) {
+TEST(a_fit_with_all_steps_skipped_is_an_error) {
     train_model m;
     dt_trainer *t = NULL;
     if (!train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, 0))

@@ -263,12 +263,12 @@ static void finite_try(const char *devices, const char *trainer, size_t cases) {
     }
 }
 
-TEST(a_step_that_would_write_what_is_not_finite_changes_nothing_and_names_the_parameter) {
+TEST(a_step_with_an_update_that_is_not_finite_changes_nothing_and_names_the_parameter) {
     finite_try("cpu", "cpu", FINITE_CASES);
     finite_try("cpu", "cpu:2", FINITE_CASES);
 }
 
-TEST(a_step_that_would_write_what_is_not_finite_changes_nothing_on_vulkan) {
+TEST(a_step_with_an_update_that_is_not_finite_changes_nothing_on_vulkan) {
     dt_ctx *ctx;
     char id[4][32];
     size_t cases[4];
@@ -335,7 +335,7 @@ static void *finite_rank(void *arg) {
     return NULL;
 }
 
-TEST(ranks_agree_before_any_of_them_writes_what_is_not_finite) {
+TEST(ranks_agree_before_any_of_them_writes_values_that_are_not_finite) {
     for (size_t i = 0; i < FINITE_CASES; i++) {
         dt_comm *comms[2];
         pthread_t other;
@@ -359,7 +359,7 @@ TEST(ranks_agree_before_any_of_them_writes_what_is_not_finite) {
 
 /* ---- what the host writes */
 
-TEST(a_weight_or_moment_that_the_host_made_infinite_is_named_by_the_step_that_would_train_it) {
+TEST(an_infinite_weight_or_moment_from_the_host_is_named_by_the_next_step) {
     dt_ctx *ctx;
     dt_graph *g;
     dt_store *s;
@@ -576,11 +576,11 @@ static void random_seeds(const char *device, uint32_t seeds, bool vulkan) {
     dt_ctx_destroy(ctx);
 }
 
-TEST(whatever_the_numbers_are_the_state_is_finite) {
+TEST(the_state_is_finite_for_any_numbers) {
     random_seeds("cpu", 300, false);
 }
 
-TEST(whatever_the_numbers_are_the_state_is_finite_on_vulkan) {
+TEST(the_state_is_finite_for_any_numbers_on_vulkan) {
     dt_ctx *ctx;
     REQUIRE(dt_ctx_create(NULL, &ctx) == DT_OK);
     const int count = dt_ctx_device_count(ctx);

@@ -45,7 +45,7 @@ static void fit_close(fit_job *j) {
 
 /* ---- what it computes */
 
-TEST(fit_gives_the_bits_of_epochs_made_by_hand) {
+TEST(fit_has_the_bits_of_epochs_made_by_hand) {
     fit_job a, b;
     dt_history h;
     if (!fit_open(&a, "cpu", NULL, 0.01) || !fit_open(&b, "cpu:2", NULL, 0.01))
@@ -65,7 +65,7 @@ TEST(fit_gives_the_bits_of_epochs_made_by_hand) {
     fit_close(&b);
 }
 
-TEST(fit_of_steps_ends_within_an_epoch_and_goes_on_from_there) {
+TEST(fit_of_steps_ends_within_an_epoch_and_continues_from_there) {
     fit_job a, b;
     if (!fit_open(&a, "cpu", NULL, 0.01) || !fit_open(&b, "cpu", NULL, 0.01))
         return;
@@ -100,7 +100,7 @@ TEST(fit_stops_where_nothing_gets_better) {
 }
 
 /* The worst accuracy is watched, which is early: so there is something to put back. */
-TEST(fit_puts_back_and_saves_the_best_weights) {
+TEST(fit_restores_and_saves_the_best_weights) {
     const char *path = "build/fit-best.safetensors";
     for (int replicas = 1; replicas <= 2; replicas++) {
         fit_job j, k;
@@ -155,7 +155,7 @@ static uint64_t fit_plateau(int how) {
     return hash;
 }
 
-TEST(fit_tells_a_plateau_what_is_watched) {
+TEST(fit_reports_the_watched_value_to_a_plateau) {
     const uint64_t fitted = fit_plateau(0);
     CHECK(fitted == fit_plateau(1));
     CHECK(fitted != fit_plateau(2)); /* the rate has come down */
@@ -190,7 +190,7 @@ static dt_result fit_see(void *user, dt_fit_state *s) {
     return s->event == DT_FIT_STEP && s->step == 2 ? seen->fail : DT_OK;
 }
 
-TEST(fit_tells_its_callbacks_everything_in_order) {
+TEST(fit_calls_its_callbacks_in_order_with_all_values) {
     fit_job j;
     fit_seen seen = {.stop_at = 0};
     if (!fit_open(&j, "cpu", NULL, 0.01))
@@ -259,7 +259,7 @@ static dt_result fit_fail_at_end(void *user, dt_fit_state *s) {
 
 /* way 0: settings that are refused; 1: no trainer; 2: a checkpoint of another model; 3: a callback
  * at the end. */
-TEST(a_fit_that_fails_at_any_point_leaves_a_history_that_says_so) {
+TEST(a_fit_that_fails_at_any_point_records_it_in_its_history) {
     const char *folder = "build/fit-fails";
     for (int way = 0; way < 4; way++) {
         fit_job j;
@@ -338,7 +338,7 @@ TEST(fit_skips_steps_with_a_nan_but_not_for_ever) {
 
 /* ---- going on */
 
-TEST(fit_goes_on_from_the_newest_checkpoint_with_the_same_bits) {
+TEST(fit_resumes_from_the_newest_checkpoint_with_the_same_bits) {
     const char *folder = "build/fit-checkpoints";
     fit_job a, b, c;
     fit_remove_folder(folder);
@@ -405,7 +405,7 @@ static bool fit_interrupted(int way, uint64_t at, const char *folder, dt_history
     return true;
 }
 
-TEST(fit_that_is_interrupted_stops_early_where_it_would_have) {
+TEST(fit_that_is_interrupted_stops_early_at_the_same_epoch) {
     const char *folder = "build/fit-watched";
     const uint64_t stride = getenv("DTRAIN_TEST_LONG") ? 1 : 4;
     for (int way = 0; way < 3; way++) {
@@ -434,7 +434,7 @@ TEST(fit_that_is_interrupted_stops_early_where_it_would_have) {
 }
 
 /* The end of a fit that stopped early, loaded by hand: .no_resume trains on, else it has ended. */
-TEST(fit_without_resume_watches_anew_what_was_loaded) {
+TEST(fit_without_resume_restarts_its_watch_after_loading) {
     const char *folder = "build/fit-anew";
     dt_history h;
     fit_break b = {0};
@@ -488,7 +488,7 @@ TEST(a_fit_that_ends_within_an_epoch_leaves_a_checkpoint_of_its_last_step) {
 
 /* ---- a range test of rates */
 
-TEST(lr_find_leaves_all_as_it_was_and_finds_where_the_loss_falls) {
+TEST(lr_find_changes_no_state_and_finds_where_the_loss_falls) {
     const dt_lr_find_desc d = {.min = 1e-6, .max = 100.0, .steps = 80, .file = "build/lr.state"};
     for (int replicas = 1; replicas <= 2; replicas++) {
         fit_job a, b;
@@ -519,7 +519,7 @@ TEST(lr_find_leaves_all_as_it_was_and_finds_where_the_loss_falls) {
 }
 
 /* It may be all that has the state of a job that was killed within the test. */
-TEST(lr_find_refuses_a_file_that_is_there) {
+TEST(lr_find_refuses_a_file_that_exists) {
     const dt_lr_find_desc d = {.min = 1e-4, .max = 1e-3, .steps = 5, .file = "build/lr.there"};
     fit_job j;
     dt_lr_curve c;
@@ -538,7 +538,7 @@ TEST(lr_find_refuses_a_file_that_is_there) {
 
 /* ---- predictions */
 
-TEST(predictions_of_a_trainer_are_those_of_a_program) {
+TEST(predictions_of_a_trainer_equal_those_of_a_program) {
     enum { VALUES = TRAIN_ROWS * TRAIN_CLASSES };
     static float all[VALUES], own[VALUES];
     for (int replicas = 1; replicas <= 3; replicas++) {
@@ -588,7 +588,7 @@ static void fit_shown(dt_progress *p, char *text, size_t size) {
     fit_close(&j);
 }
 
-TEST(a_bar_in_a_file_is_a_line_an_epoch_without_escapes) {
+TEST(a_progress_bar_in_a_file_writes_a_plain_line_for_each_epoch) {
     char text[4096];
     dt_progress p = {.label = "net"};
     fit_shown(&p, text, sizeof text);
@@ -602,7 +602,7 @@ TEST(a_bar_in_a_file_is_a_line_an_epoch_without_escapes) {
     CHECK_TEXT(strstr(text, "  val accuracy ") && strstr(text, "samples/s"), "%s", text);
 }
 
-TEST(a_bar_on_a_terminal_never_exceeds_its_line) {
+TEST(a_progress_bar_on_a_terminal_never_exceeds_its_line) {
     char text[65536];
     dt_progress p = {.columns = 60, .every = 1e-9};
     fit_shown(&p, text, sizeof text);
@@ -693,7 +693,7 @@ static dt_trainer_desc fit_stages(train_model *m, int stages) {
     return d;
 }
 
-TEST(fit_of_a_pipeline_has_one_devices_bits_and_puts_back_the_best) {
+TEST(fit_of_a_pipeline_has_the_bits_of_one_device_and_restores_the_best) {
     float y[2][TRAIN_ROWS * TRAIN_CLASSES];
     dt_history h[2];
     uint64_t hash[2] = {0, 1};
@@ -749,7 +749,7 @@ TEST(fit_of_local_steps_ends_with_whole_rounds_and_loses_no_error) {
 }
 
 /* Of steps that end within an epoch, and of one that was interrupted there. */
-TEST(a_bar_tells_the_end_within_an_epoch_and_the_rate_of_its_own_samples) {
+TEST(a_progress_bar_shows_an_end_within_an_epoch_and_its_own_sample_rate) {
     const char *folder = "build/fit-bar";
     char text[4096] = "";
     fit_remove_folder(folder);
@@ -775,7 +775,7 @@ TEST(a_bar_tells_the_end_within_an_epoch_and_the_rate_of_its_own_samples) {
     fit_remove_folder(folder);
 }
 
-TEST(a_bar_tells_every_epoch_once) {
+TEST(a_progress_bar_shows_every_epoch_once) {
     char text[4096] = "";
     fit_job j;
     FILE *file = tmpfile();

@@ -150,7 +150,7 @@ static void finite_take(void *user, dt_log_level level, const char *message) {
 }
 
 /* The log has the epoch, the metric and the op; accuracy is still a number, over all samples. */
-TEST(a_validation_that_is_not_finite_is_named_and_its_other_values_are_whole) {
+TEST(a_validation_that_is_not_finite_is_named_and_its_other_values_are_right) {
     for (int metric = 0; metric < 2; metric++) {
         finite_log log = {0};
         finite_job j = {.w = {.now = true, .hole = NAN}};
@@ -198,7 +198,7 @@ static dt_result finite_no_step(void *user, const dt_sample *s, void *const *val
 }
 
 /* way 0: a validation, and 1: training whose targets are all ignored; 2: no step is made. */
-TEST(a_watched_value_of_nothing_says_what_it_lacks_and_not_nan) {
+TEST(a_watched_value_without_samples_is_an_error_and_not_nan) {
     static const char *const want[] = {
         "after epoch 1 (step 5) the validation loss has no target that counts, ",
         "after epoch 1 (step 5) the loss has no target that counts, ",
@@ -371,7 +371,7 @@ static void finite_mode_rank(const train_mode *mode, dt_comm *comm, void *user) 
     dt_ctx_destroy(m.ctx);
 }
 
-TEST(what_is_not_finite_ends_fits_alike_in_every_mode_and_the_best_weights_are_put_back) {
+TEST(values_that_are_not_finite_end_fits_alike_in_every_mode_with_the_best_weights) {
     const bool vulkan = train_has_vulkan();
     for (size_t i = 0; i < sizeof train_modes / sizeof *train_modes; i++) {
         const train_mode *mode = &train_modes[i];

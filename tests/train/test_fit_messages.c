@@ -90,7 +90,7 @@ static dt_result told_call(void *user, dt_fit_state *s) {
 }
 
 /* An older error of the same result is not taken for the callback's. */
-TEST(a_fit_that_a_callback_ends_says_which_one_and_what_it_returned) {
+TEST(a_fit_that_a_callback_ends_reports_the_callback_and_its_result) {
     for (int way = 0; way < TOLD_WAYS; way++) {
         told_job j;
         told_way arg = (told_way)way;
@@ -180,7 +180,7 @@ static void told_start_rank(rank *r) {
     dt_ctx_destroy(j.m.ctx);
 }
 
-TEST(what_a_fit_would_fail_with_after_an_epoch_is_refused_before_the_first_step) {
+TEST(faults_that_would_end_a_fit_after_an_epoch_are_refused_before_the_first_step) {
     for (size_t i = 0; i < sizeof told_wrongs / sizeof *told_wrongs; i++) {
         told_start c = {.row = &told_wrongs[i], .root = "/tmp/dtrain-told-XXXXXX"};
         char command[256];
@@ -201,7 +201,7 @@ TEST(what_a_fit_would_fail_with_after_an_epoch_is_refused_before_the_first_step)
 
 /* ---- nothing to do */
 
-TEST(a_fit_that_has_nothing_to_do_says_how_many_steps_are_made) {
+TEST(a_fit_that_has_nothing_to_do_reports_the_number_of_steps_made) {
     char folder[] = "/tmp/dtrain-told-XXXXXX", command[64];
     static const char *const texts[] = {
         NULL, "dt_trainer_fit: 10 of 10 steps are already made; nothing to do",
@@ -239,7 +239,7 @@ static dt_result told_nan(void *user, const dt_sample *s, void *const *values) {
 }
 
 /* skips: 0 = 8. With a limit of one step the fit ends in the middle of what is under way. */
-TEST(a_fit_that_ends_for_skipped_steps_says_how_many_in_a_row_and_what_to_do) {
+TEST(a_fit_that_ends_for_skipped_steps_reports_their_number_and_what_to_do) {
     static const struct {
         uint64_t skips, steps;
         const char *text;

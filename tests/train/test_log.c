@@ -252,7 +252,7 @@ TEST(log_writes_texts_pictures_distributions_and_settings) {
     log_close(&j);
 }
 
-TEST(log_of_a_run_that_goes_on_is_appended_to) {
+TEST(log_of_a_resumed_run_is_appended_to) {
     log_job j;
     size_t size;
     log_point p[8];
@@ -331,7 +331,7 @@ TEST(log_of_a_fit_has_steps_epochs_and_validations) {
 
 /* ---- what goes wrong */
 
-TEST(log_refuses_what_no_viewer_reads) {
+TEST(log_refuses_values_that_no_viewer_reads) {
     log_job j;
     dt_run_log *log;
     uint8_t pixel[4] = {0};
@@ -357,7 +357,7 @@ TEST(log_refuses_what_no_viewer_reads) {
 
 #ifndef _WIN32
 /* No file may be longer than so much: what does not fit is taken back, and training goes on. */
-TEST(log_on_a_full_disk_ends_at_a_whole_record_and_training_goes_on) {
+TEST(log_on_a_full_disk_ends_at_a_whole_record_and_training_continues) {
     log_job j;
     size_t size;
     log_point p[64];
@@ -430,7 +430,7 @@ static void log_fails_once(int format, int way) {
     log_close(&j);
 }
 
-TEST(log_that_cannot_be_written_says_so_once_and_training_goes_on) {
+TEST(log_that_cannot_be_written_is_reported_once_and_training_continues) {
     for (int format = 0; format < 4; format++)
         for (int way = 0; way < 3; way++)
             log_fails_once(format, way);
@@ -494,7 +494,7 @@ static dt_result log_short_of_memory(int fails_at) {
     return first ? first : then;
 }
 
-TEST(log_without_memory_writes_a_whole_call_or_nothing) {
+TEST(log_without_memory_writes_a_complete_call_or_nothing) {
     int k = 1;
     while (k < 60 && log_short_of_memory(k) == DT_ERROR_MEMORY)
         k++;
@@ -587,7 +587,7 @@ TEST(log_that_is_read_from_any_byte_on_has_the_last_points) {
 }
 
 /* A large log, and clients that say nothing, or a byte now and then. */
-TEST(log_is_served_whatever_its_size_and_whoever_asks) {
+TEST(log_of_any_size_is_served_to_any_client) {
     char program[3000], folder[200];
     snprintf(folder, sizeof folder, "%s", temp_path("board"));
     if (!temp_python("import sys; sys.exit(not sys.platform.startswith('linux'))", true))

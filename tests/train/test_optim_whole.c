@@ -343,7 +343,7 @@ GOLDEN(optimizers_of_whole_parameters_refuse_a_weight_that_overflows, NULL) {
     }
 }
 
-TEST(optimizers_of_whole_parameters_refuse_what_they_cannot_do) {
+TEST(optimizers_of_whole_parameters_refuse_settings_that_they_cannot_do) {
     const struct {
         dt_optim_desc desc;
         const char *text;

@@ -81,7 +81,7 @@ TEST(report_has_the_rate_that_its_step_used) {
     }
 }
 
-TEST(report_of_a_program_has_the_rate_of_what_it_commits) {
+TEST(report_of_a_program_has_the_rate_of_the_committed_step) {
     rate_job j;
     dt_store *s;
     dt_program *p;
@@ -109,7 +109,7 @@ TEST(report_of_a_program_has_the_rate_of_what_it_commits) {
 }
 
 /* A phase of 1.4 epochs ends at step 7, and what a file has goes on with other replicas. */
-TEST(schedule_in_epochs_goes_on_from_a_checkpoint) {
+TEST(schedule_in_epochs_resumes_from_a_checkpoint) {
     const dt_schedule phases[] = {{.kind = DT_SCHEDULE_LINEAR, .epochs = 1.4},
                                   {.kind = DT_SCHEDULE_COSINE, .epochs = 1.6}};
     const char *path = temp_path("rate.state");
@@ -175,7 +175,7 @@ static double rate_logged(const char *path, int step) {
 }
 
 /* A plateau too, whose rate falls by what was watched. */
-TEST(history_log_and_bar_have_the_rate_of_each_step_of_a_fit) {
+TEST(history_log_and_progress_bar_have_the_rate_of_each_step_of_a_fit) {
     const dt_schedule plateau = {
         .kind = DT_SCHEDULE_PLATEAU, .gamma = 0.5, .patience = DT_ZERO, .threshold = 1e6};
     const char *folder = temp_path("rate.log"), *csv = temp_path("rate.log/scalars.csv");

@@ -211,7 +211,7 @@ TEST(a_resnet_20_fits_half_of_its_memory_without_marks) {
     again_budget(AGAIN_RESNET, 0.5);
 }
 
-TEST(a_budget_that_is_large_enough_costs_nothing_and_one_for_nothing_says_the_least) {
+TEST(a_large_memory_budget_changes_nothing_and_one_of_0_reports_the_least) {
     again whole = {.kind = AGAIN_MLP};
     REQUIRE(again_open(&whole, NULL));
     dt_program_desc desc = {.loss = whole.loss, .optim = &again_adam, .batch = AGAIN_BATCH};
@@ -389,13 +389,13 @@ static again_trained again_train(const char *devices, bool marks, int layers,
     return out;
 }
 
-TEST(two_replicas_that_compute_again_give_the_bits_of_one_that_keeps) {
+TEST(two_replicas_with_recompute_have_the_bits_of_one_without) {
     const uint64_t hash = again_train("cpu", false, 0, 0).hash;
     CHECK(hash && again_train("cpu", true, 0, 0).hash == hash);
     CHECK(again_train("cpu:2", true, 0, 0).hash == hash);
 }
 
-TEST(a_trainer_keeps_to_a_budget_with_the_same_bits_and_says_the_least_that_fits) {
+TEST(a_trainer_with_a_memory_budget_has_the_same_bits_and_reports_the_least_that_fits) {
     const again_trained whole = again_train("cpu", false, 16, 0);
     const uint64_t budget = whole.transient_bytes / 3 * 2;
     const again_trained less = again_train("cpu", false, 16, budget);

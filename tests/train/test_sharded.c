@@ -199,7 +199,7 @@ TEST(a_sharded_checkpoint_of_any_mesh_is_read_by_any_other) {
     }
 }
 
-TEST(resumes_of_sharded_checkpoints_go_on_with_the_same_bits) {
+TEST(sharded_checkpoints_resume_with_the_same_bits) {
     static const sharded_job chain[] = {{.ranks = 2, .stages = 2, .steps = 2},
                                         {.ranks = 2, .replicas = 2, .level = 2, .steps = 1},
                                         {.ranks = 3, .replicas = 3, .steps = 1, .background = true},
@@ -233,7 +233,7 @@ static void sharded_flip(const char *path, long at) {
 #define SHARDED_TWO "model-00002-of-00002.safetensors"
 #define SHARDED_INDEX "model.safetensors.index.json"
 
-TEST(a_part_that_is_missing_damaged_or_of_another_checkpoint_is_named_and_the_one_before_taken) {
+TEST(a_missing_damaged_or_foreign_checkpoint_part_is_named_and_the_earlier_checkpoint_loads) {
     static const char *const reasons[] = {"\"" SHARDED_TWO "\" is missing",
                                           SHARDED_TWO ": tensor \"",
                                           SHARDED_ONE ": it is whole, but of another checkpoint",
@@ -313,7 +313,7 @@ TEST(a_sharded_checkpoint_in_a_folder_that_not_all_ranks_see_is_refused_on_all) 
 }
 
 /* Two jobs of one process each. */
-TEST(a_second_job_in_a_checkpoint_folder_is_told_who_has_it_until_that_ends) {
+TEST(a_second_job_in_a_checkpoint_folder_is_refused_with_the_owners_name) {
     const sharded_job s = {.ranks = 1, .single = true, .folder = sharded_folder()};
     job *j = job_new(2, &s);
     rank *first = &j->at[0], *second = &j->at[1];
@@ -407,7 +407,7 @@ static void *sharded_look(void *path) {
     return NULL;
 }
 
-TEST(a_save_over_another_leaves_no_moment_without_one) {
+TEST(a_save_over_a_file_always_leaves_a_complete_file) {
     char path[200];
     pthread_t looks;
     sharded_job w = {.ranks = 2, .replicas = 2, .steps = 6, .folder = sharded_folder()};

@@ -128,7 +128,7 @@ static double state_steps(dt_trainer *trainer, int steps) {
 /* ---- a checkpoint's contract */
 
 /* Made by the code before the second version: 6 steps on two replicas of 4 batch slices. */
-TEST(a_checkpoint_of_the_first_version_loads_for_ever) {
+TEST(a_checkpoint_of_the_first_version_still_loads) {
     state_model m;
     state_log log;
     dt_trainer_info info;
@@ -142,7 +142,7 @@ TEST(a_checkpoint_of_the_first_version_loads_for_ever) {
     dt_ctx_destroy(m.ctx);
 }
 
-TEST(a_checkpoint_goes_on_in_another_graph_of_the_same_parameters_with_a_warning) {
+TEST(a_checkpoint_resumes_in_another_graph_of_the_same_parameters_with_a_warning) {
     const char *path = "build/test_state_graph.safetensors";
     for (int round = 0; round < 2; round++) {
         state_model m;
@@ -161,7 +161,7 @@ TEST(a_checkpoint_goes_on_in_another_graph_of_the_same_parameters_with_a_warning
     remove(path);
 }
 
-TEST(a_checkpoint_goes_on_where_parameters_are_created_in_another_order) {
+TEST(a_checkpoint_resumes_where_parameters_are_created_in_another_order) {
     state_model m;
     state_log log;
     dt_trainer *trainer = state_open(&m, STATE_ORDER, &log, STATE_FIRST);
@@ -173,7 +173,7 @@ TEST(a_checkpoint_goes_on_where_parameters_are_created_in_another_order) {
     dt_ctx_destroy(m.ctx);
 }
 
-TEST(a_checkpoint_knows_its_own_graph_whatever_is_added_behind_it) {
+TEST(a_checkpoint_recognises_its_graph_after_ops_are_appended) {
     const char *path = "build/test_state_later.safetensors";
     state_model m;
     state_log log;
@@ -315,7 +315,7 @@ TEST(more_batch_slices_than_a_batch_has_samples_are_refused_with_the_limit) {
     remove(path);
 }
 
-TEST(a_checkpoint_of_a_later_version_is_refused_as_that) {
+TEST(a_checkpoint_of_a_later_version_is_refused_for_its_version) {
     const char *path = "build/test_state_version.safetensors";
     state_model m;
     state_log log;
@@ -329,7 +329,7 @@ TEST(a_checkpoint_of_a_later_version_is_refused_as_that) {
 
 /* The checksums are right, and what they vouch for is nonsense: a text of any bytes is read within
  * its bounds, and shown without what a terminal would obey. */
-TEST(a_checkpoint_with_any_text_and_words_is_taken_or_refused_cleanly) {
+TEST(a_checkpoint_with_any_bytes_is_loaded_or_refused_cleanly) {
     const char *path = "build/test_state_any.safetensors",
                *now = "build/test_state_now.safetensors";
     uint32_t state = 11;
@@ -386,7 +386,7 @@ static void state_write_now(dt_store *s, state_write what) {
         CHECK(dt_store_load(s, path) == DT_OK && remove(path) == 0);
 }
 
-TEST(what_is_written_to_a_trainers_store_comes_to_all_replicas) {
+TEST(values_written_to_a_trainers_store_reach_all_replicas) {
     static const char *const devices[] = {"cpu", "cpu:2", "cpu:4"};
     for (int what = 0; what < WRITES; what++) {
         uint64_t hash[3] = {0};
@@ -421,7 +421,7 @@ TEST(what_is_written_to_a_trainers_store_comes_to_all_replicas) {
     }
 }
 
-TEST(a_trainers_store_is_not_ended_or_trained_beside_it) {
+TEST(a_trainers_store_cannot_be_destroyed_or_trained_by_others) {
     state_model m;
     state_log log;
     dt_program *program;
@@ -620,7 +620,7 @@ TEST(a_checkpoint_with_a_nan_in_any_tensor_is_refused_by_its_name) {
     CHECK(system("rm -rf build/test_state_folder") == 0);
 }
 
-TEST(a_resume_takes_nan_only_where_it_is_asked_for) {
+TEST(a_resume_accepts_nan_only_on_request) {
     for (int allow = 0; allow < 2; allow++) {
         state_model m;
         dt_trainer *trainer;
@@ -769,7 +769,7 @@ TEST(inputs_that_all_samples_share_are_as_parameters_that_stay) {
     }
 }
 
-TEST(shared_inputs_stay_over_a_resume_that_makes_programs_anew) {
+TEST(shared_inputs_stay_after_a_resume_that_rebuilds_programs) {
     const char *path = "build/test_state_shared.safetensors";
     uint64_t digest[2] = {0};
     for (int round = 0; round < 2; round++) {
@@ -885,7 +885,7 @@ static uint64_t store_hash(store_run *r) {
     return hash;
 }
 
-TEST(a_stores_state_goes_on_from_a_file_as_without_a_break) {
+TEST(a_stores_state_resumes_from_a_file_with_the_same_bits) {
     const char *path = "build/test_state_store.safetensors";
     for (int i = 0; i < STORE_OPTIMS; i++) {
         store_run r;
@@ -933,7 +933,7 @@ TEST(amsgrad_with_its_three_moments_trains_alike_on_cpu_and_vulkan) {
     CHECK_NEAR(vulkan, cpu, 1e-4);
 }
 
-TEST(a_stores_state_goes_on_where_parameters_are_created_in_another_order) {
+TEST(a_stores_state_resumes_where_parameters_are_created_in_another_order) {
     const char *path = "build/test_state_order.safetensors";
     store_run r;
     REQUIRE(store_open(&r, STATE_SAME, &store_optims[0], 1));
@@ -1048,7 +1048,7 @@ TEST(a_state_of_another_store_is_refused_with_the_reason) {
     remove(own);
 }
 
-TEST(a_store_after_a_reset_takes_another_optimizer_as_if_it_were_the_first) {
+TEST(a_store_after_a_reset_accepts_another_optimizer) {
     const char *path = "build/test_state_reset.safetensors";
     store_run r;
     dt_program *other = NULL;
@@ -1081,7 +1081,7 @@ TEST(a_store_after_a_reset_takes_another_optimizer_as_if_it_were_the_first) {
     remove(path);
 }
 
-TEST(a_store_that_is_reset_as_a_whole_is_as_it_was_created) {
+TEST(a_store_that_is_reset_equals_a_new_one) {
     for (int i = 0; i < STORE_OPTIMS; i++) {
         store_run r;
         REQUIRE(store_open(&r, STATE_SAME, &store_optims[i], 7));
@@ -1101,7 +1101,7 @@ TEST(a_store_that_is_reset_as_a_whole_is_as_it_was_created) {
     }
 }
 
-TEST(a_trainers_store_saves_its_state_and_takes_none) {
+TEST(a_trainers_store_saves_its_state_and_refuses_to_load_one) {
     const char *path = "build/test_state_trainers.safetensors";
     state_model m;
     state_log log;

@@ -167,7 +167,7 @@ TEST(fewer_bits_are_the_same_with_each_instruction_set) {
     }
 }
 
-TEST(blocks_of_8_bits_of_zeros_and_of_what_is_not_finite_read_back_as_that) {
+TEST(blocks_of_8_bits_keep_zeros_and_values_that_are_not_finite) {
     const dti_isa_kernels *k = dti_isa_kernels_select(DTI_ISA_BEST);
     dti_map8 map;
     float x[256] = {0}, y[256];
@@ -411,7 +411,7 @@ static double stored_train(stored_case *c, int steps) {
     return r.loss;
 }
 
-TEST(the_state_of_a_store_in_fewer_bits_goes_through_a_file_as_it_is) {
+TEST(the_state_of_a_store_in_fewer_bits_is_the_same_after_a_file) {
     const char *path = "build/test_stored_store.safetensors";
     for (int i = 0; i < STORED_WAYS; i++) {
         stored_case a, b;
@@ -733,7 +733,7 @@ TEST(a_step_with_bf16_parameters_has_the_bits_of_f32_ones_with_their_values) {
 }
 
 /* An output that is a parameter, and nodes that the application has in 16 bits. */
-TEST(a_bf16_parameter_is_f32_to_the_application) {
+TEST(the_application_reads_and_writes_a_bf16_parameter_as_f32) {
     dt_ctx *ctx;
     dt_graph *g;
     dt_store *s;
@@ -823,7 +823,7 @@ static void stored_refused(const char *text, dt_dtype parameter, dt_optim_desc o
     dt_ctx_destroy(m.ctx);
 }
 
-TEST(what_fewer_bits_cannot_be_combined_with_is_refused_by_name) {
+TEST(fewer_bits_refuse_by_name_settings_that_they_cannot_be_combined_with) {
     const dt_optim_desc adam = {.kind = DT_OPTIM_ADAM};
     dt_optim_desc o = adam;
     stored_refused(".parameter_dtype is 1; it must be DT_F32 or DT_BF16", DT_I32, adam, "cpu", 0);

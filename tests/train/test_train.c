@@ -132,7 +132,7 @@ static uint64_t buffer_hash(float scale) {
     return hash;
 }
 
-TEST(a_buffer_that_follows_weights_forgets_how_long_it_was) {
+TEST(a_spectral_norm_buffer_does_not_depend_on_its_initial_length) {
     CHECK(buffer_hash(1.0f) == buffer_hash(1099511627776.0f)); /* 2^40 */
 }
 
@@ -268,7 +268,7 @@ static uint64_t resumed_hash(const char *devices, int batch_slices, const char *
     return hash;
 }
 
-TEST(a_checkpoint_of_4_replicas_goes_on_with_2_or_1_as_without_a_break) {
+TEST(a_checkpoint_of_4_replicas_resumes_on_2_or_1_with_the_same_bits) {
     const char *path = "build/test_train.safetensors";
     const uint64_t want = resumed_hash("cpu:4", 8, NULL, 11, NULL);
     resumed_hash("cpu:4", 8, NULL, 6, path);
@@ -396,7 +396,7 @@ static dt_trainer *train_in_folder(train_model *m, const char *folder, bool back
     return trainer;
 }
 
-TEST(a_checkpoint_that_a_thread_writes_has_the_bytes_of_any_other) {
+TEST(a_checkpoint_that_a_thread_writes_has_the_same_bytes) {
     static const char *const folders[] = {"build/test_train_here", "build/test_train_thread"};
     system("rm -rf build/test_train_here build/test_train_thread");
     for (int background = 0; background < 2; background++) {
@@ -417,7 +417,7 @@ TEST(a_checkpoint_that_a_thread_writes_has_the_bytes_of_any_other) {
     system("rm -rf build/test_train_here build/test_train_thread");
 }
 
-TEST(a_checkpoint_that_a_thread_cannot_write_is_told_by_the_next_one_or_by_waiting) {
+TEST(a_checkpoint_that_a_thread_cannot_write_is_reported_by_the_next_one_or_a_wait) {
     const char *folder = "build/test_train_gone";
     train_model m;
     dt_train_report r;
@@ -438,7 +438,7 @@ TEST(a_checkpoint_that_a_thread_cannot_write_is_told_by_the_next_one_or_by_waiti
     remove(folder);
 }
 
-TEST(weights_of_a_file_come_to_all_replicas) {
+TEST(weights_of_a_file_reach_all_replicas) {
     const char *path = "build/test_train_weights.safetensors";
     uint64_t hash[2] = {0};
     for (int i = 0; i < 3; i++) {
@@ -513,7 +513,7 @@ TEST(a_step_allocates_nothing) {
 
 /* staging: none without ranks and other devices; subtrees: gradients of the slots behind the first,
  * as many as the replicas' batch slices leave apart. */
-TEST(memory_of_the_exchange_is_what_the_formula_says) {
+TEST(memory_of_the_exchange_equals_the_formula) {
     static const struct {
         const char *devices;
         int batch_slices, extra;
@@ -547,7 +547,7 @@ static void wrong_trainer(dt_trainer_desc d, train_model *m, const char *want) {
     CHECK_CONTAINS(dt_ctx_error(m->ctx), want);
 }
 
-TEST(a_trainer_that_cannot_be_is_refused_with_the_reason) {
+TEST(a_wrong_trainer_description_is_refused_with_the_reason) {
     train_model m;
     REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, true));
     const dt_trainer_desc good = train_desc(&m);
@@ -624,7 +624,7 @@ static void wrong_row(train_model *m, int row, const char *devices, int accumula
     m->data.t[row] = kept;
 }
 
-TEST(a_wrong_class_is_named_with_its_row_of_the_data_set) {
+TEST(a_class_number_out_of_range_is_named_with_its_row_of_the_data_set) {
     train_model m;
     if (!CHECK_TEXT(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, 0), "the model"))
         return;

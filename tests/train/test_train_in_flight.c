@@ -104,7 +104,7 @@ TEST(a_trainer_with_micro_batches_in_flight_has_the_bits_of_one_step_at_a_time) 
     fly_alike((fly_case){.kind = 0, .batch = 37, .accumulate = 2, .skips = true});
 }
 
-TEST(a_skipped_step_does_not_change_the_next_one_in_flight) {
+TEST(a_skipped_step_does_not_change_the_next_step_in_flight) {
     if (!ahead_has_vulkan())
         SKIP("no Vulkan device");
     fly_alike((fly_case){.kind = 0, .batch = 17, .skips = true});
@@ -288,7 +288,7 @@ TEST(a_step_of_two_small_replicas_on_vulkan_is_driven_by_one_thread) {
     dt_ctx_destroy(m.ctx);
 }
 
-TEST(gradients_of_a_trainer_alone_stay_on_its_device) {
+TEST(gradients_of_a_trainer_with_one_device_stay_there) {
     train_model m;
     dt_trainer_desc d;
     dt_trainer *trainer;
@@ -436,7 +436,7 @@ TEST(losses_are_weighed_by_shared_inputs_on_vulkan_as_on_the_cpu) {
 }
 
 /* Whichever micro-batch it is in, the step is left out and training goes on. */
-TEST(a_trainer_on_vulkan_goes_on_after_a_nan_in_any_micro_batch) {
+TEST(a_trainer_on_vulkan_continues_after_a_nan_in_any_micro_batch) {
     if (!ahead_has_vulkan())
         SKIP("no Vulkan device");
     for (int row = 1; row < 24; row += 4) { /* of both of the first steps */

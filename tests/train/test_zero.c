@@ -58,7 +58,7 @@ static double zero_adam(double lr, double decay, double beta1, double beta2, dou
     return w;
 }
 
-TEST(a_zero_that_is_meant_is_taken_in_every_field_of_optimizers_losses_and_steps) {
+TEST(dt_zero_is_accepted_in_every_field_of_optimizers_losses_and_steps) {
     const double lr = 0.1;
     const struct {
         zero_case c;
@@ -97,7 +97,7 @@ TEST(a_zero_that_is_meant_is_taken_in_every_field_of_optimizers_losses_and_steps
 }
 
 /* Of x = (1, -1) with variance 1: exactly x without eps. */
-TEST(a_norm_s_eps_may_be_zero_and_a_column_s_scale_too) {
+TEST(a_norm_s_eps_and_a_column_s_scale_may_be_zero) {
     dt_ctx *ctx;
     dt_graph *g;
     dt_store *store;
@@ -187,7 +187,7 @@ static uint64_t step_hash(const float *fixed, const double *given, double *loss)
     return hash;
 }
 
-TEST(coefficients_of_a_step_are_those_of_a_program_made_with_them) {
+TEST(coefficients_of_a_step_have_the_bits_of_a_program_made_with_them) {
     double a, b;
     const float fixed[][2] = {{0.25f, 3.0f}, {DT_ZERO, 2.0f}, {-0.5f, DT_ZERO}};
     const double given[][2] = {{0.25, 3.0}, {0.0, 2.0}, {-0.5, 0.0}};
@@ -240,7 +240,7 @@ static uint64_t rate_hash(const rate_case *c, double *loss) {
     return hash;
 }
 
-TEST(a_trainer_s_rate_of_zero_moves_nothing_and_the_optimizer_s_own_is_as_none) {
+TEST(a_trainer_s_rate_of_zero_changes_nothing_and_a_negative_one_means_the_optimizer_s_own) {
     double loss;
     rate_case none = {.devices = "cpu", .lr = {0, 0, 0, 0}}, half = none, own = none, as = none;
     memcpy(half.lr, (double[]){0, 0, 0.01, 0}, sizeof half.lr);
@@ -266,7 +266,7 @@ TEST(a_trainer_s_coefficients_reach_every_replica_and_the_report) {
     CHECK(rate_hash(&set, &c) != want && c > b);
 }
 
-TEST(a_trainer_refuses_rates_and_coefficients_that_are_no_numbers) {
+TEST(a_trainer_refuses_rates_and_coefficients_of_nan) {
     train_model m;
     dt_trainer *t;
     REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, 0));

@@ -94,7 +94,7 @@ static double zero_far(const zero_run *a, const zero_run *b) {
 }
 
 /* As one device that multiplies by 0 has it; bits are those of the same batch slices and parts. */
-TEST(parameters_behind_step_functions_are_trained_with_zeros_in_every_mode) {
+TEST(parameters_before_step_functions_have_zero_gradients_in_every_mode) {
     const bool vulkan = train_has_vulkan();
     for (size_t i = 0; i < sizeof train_modes / sizeof *train_modes; i++) {
         static zero_run run, one, by_zero;
@@ -175,7 +175,7 @@ static dt_tensor zero_penalty(const zero_net *n) {
     return dt_square(dt_gradient(h, n->x));
 }
 
-TEST(a_gradient_through_step_functions_is_0_and_there_is_none_through_detach) {
+TEST(a_gradient_through_step_functions_is_0_and_detach_has_no_gradient) {
     for (int way = 0; way < 11; way++) {
         zero_net n;
         float gradient[3] = {9, 9, 9}, decayed[3] = {0};
@@ -206,7 +206,7 @@ TEST(a_gradient_through_step_functions_is_0_and_there_is_none_through_detach) {
 }
 
 /* A table of rows that are left alone where they have no gradient: all are. */
-TEST(a_lazy_parameter_with_a_gradient_of_0_is_left_alone) {
+TEST(a_lazy_parameter_with_a_gradient_of_0_is_not_changed) {
     zero_net n;
     dt_program *p = NULL;
     if (!CHECK_TEXT(zero_open(&n), "a graph"))

@@ -80,7 +80,7 @@ static void keep_message(void *user, dt_log_level level, const char *message) {
     snprintf(user, 2048, "%d %s", (int)level, message);
 }
 
-TEST(a_failure_is_recorded_logged_and_may_extend_the_text_before_it) {
+TEST(a_failure_is_recorded_and_logged_and_may_extend_the_earlier_text) {
     char said[2048] = "";
     dt_logger logger = {keep_message, said};
     dti_base base;
@@ -145,7 +145,7 @@ TEST(numbers_are_the_shortest_that_read_back_in_any_locale) {
     CHECK(base.bytes_now == 0);
 }
 
-TEST(text_grows_and_stays_failed_once_memory_ran_out) {
+TEST(text_grows_and_stays_failed_after_memory_ran_out) {
     dti_base base;
     counting_allocator counter;
     counting_base(&base, &counter, 1000);
@@ -207,7 +207,7 @@ static int64_t region_run(dti_pool *pool, int64_t count, int64_t grain) {
     return r.wrong;
 }
 
-TEST(parallel_for_meets_every_index_once_for_all_sizes_and_thread_counts) {
+TEST(parallel_for_visits_every_index_once_for_all_sizes_and_thread_counts) {
     static const int64_t counts[] = {0, 1, 2, 7, 64, 65, 127, 1000, 1999};
     dti_base base;
     dti_base_init(&base, NULL, NULL);
@@ -343,7 +343,7 @@ TEST(workers_have_the_priority_of_the_thread_that_makes_their_context) {
 #endif
 }
 
-TEST(workers_keep_denormals_though_the_host_flushes_them) {
+TEST(workers_keep_denormals_when_the_host_flushes_them) {
 #ifdef __SSE__
     unsigned flushing = 0x9FC0; /* flush to zero, denormals are zero, no traps */
     unsigned saved = dti_fp_enter();
@@ -370,7 +370,7 @@ TEST(workers_keep_denormals_though_the_host_flushes_them) {
 
 /* ---- random numbers */
 
-TEST(philox_gives_the_papers_known_answers) {
+TEST(philox_has_the_test_vectors_of_its_paper) {
     static const struct {
         uint64_t key, counter, stream;
         uint32_t out[4];
@@ -416,7 +416,7 @@ TEST(normal_numbers_are_normal_and_have_the_quantiles_of_as241) {
 
 /* ---- hashes */
 
-TEST(hashes_give_their_standards_known_answers) {
+TEST(hashes_have_the_values_of_their_standards) {
     uint8_t digest[32], empty[] = {0xe3, 0xb0, 0xc4, 0x42}, abc[] = {0xba, 0x78, 0x16, 0xbf};
     uint8_t million[] = {0xcd, 0xc7, 0x6e, 0x5c};
     dti_sha256 s;
@@ -448,7 +448,7 @@ static bool is_nan(float f) {
     return (dti_bits_from_f32(f) & 0x7FFFFFFF) > 0x7F800000;
 }
 
-TEST(every_half_survives_the_way_through_float) {
+TEST(every_f16_survives_conversion_to_float_and_back) {
     for (uint32_t h = 0; h < 65536; h++) {
         float f = dti_f32_from_f16((uint16_t)h), b = dti_f32_from_bf16((uint16_t)h);
         bool nan = (h & 0x7FFF) > 0x7C00, bnan = (h & 0x7FFF) > 0x7F80;
@@ -490,7 +490,7 @@ static bool json_is_good(const char *text) {
     return dti_json_done(&j);
 }
 
-TEST(json_accepts_what_the_standard_does_and_no_more) {
+TEST(json_accepts_exactly_the_standard) {
     static const char *const good[] = {"{}",
                                        "[]",
                                        " [ ] ",
@@ -615,7 +615,7 @@ TEST(a_file_is_replaced_whole_or_not_at_all) {
     CHECK(base.bytes_now == 0);
 }
 
-TEST(a_file_that_is_written_counts_the_crc_of_its_parts) {
+TEST(a_written_file_has_the_crc_of_its_parts) {
     dti_base base;
     dti_base_init(&base, NULL, NULL);
     dti_writer *w;
@@ -641,7 +641,7 @@ TEST(files_that_cannot_be_read_or_written_are_errors_that_name_them) {
 }
 
 /* Who may make files in /dev could put one in a device's place. */
-TEST(what_is_no_regular_file_is_not_replaced_by_one) {
+TEST(a_path_that_is_not_a_regular_file_is_never_replaced) {
     dti_base base;
     dti_base_init(&base, NULL, NULL);
     const char *places[] = {"/dev/null", "/dev/zero", ".", "/"};

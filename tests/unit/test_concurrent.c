@@ -243,7 +243,7 @@ TEST(predictions_between_parts_of_a_step_have_the_bits_of_whole_steps_on_vulkan)
 
 /* ---- What is refused, and what it takes */
 
-TEST(a_program_that_was_not_made_for_it_is_refused_beside_an_open_step_and_told_the_field) {
+TEST(a_program_that_may_not_run_during_an_open_step_is_refused_with_the_field) {
     conc_case c;
     dt_program *plain, *program;
     REQUIRE(conc_open(&c, "cpu", 3));
@@ -267,7 +267,7 @@ TEST(a_program_that_was_not_made_for_it_is_refused_beside_an_open_step_and_told_
     dt_ctx_destroy(c.ctx);
 }
 
-TEST(transients_of_a_concurrent_program_are_its_own_and_others_take_no_more) {
+TEST(transients_of_a_concurrent_program_are_separate_and_others_use_no_more) {
     conc_case c;
     dt_program *program;
     dt_program_info shared, own;

@@ -216,7 +216,7 @@ TEST(the_allocator_is_at_0_bytes_after_destroy) {
     CHECK(m.bytes == 0);
 }
 
-TEST(destroying_the_context_alone_gives_everything_back) {
+TEST(destroying_only_the_context_frees_everything) {
     net n;
     meter m = {0};
     dt_ctx_desc desc = metered(&m);
@@ -535,7 +535,7 @@ TEST_NET(an_absurd_batch_is_refused_with_its_size) {
     CHECK(program == NULL && net_train(n, 1) == DT_OK);
 }
 
-TEST(a_legal_shape_that_no_memory_holds_is_told_with_its_bytes) {
+TEST(a_legal_shape_beyond_memory_is_refused_with_its_bytes) {
     meter m = {0};
     dt_ctx *ctx = NULL;
     dt_graph *g = NULL;
@@ -596,7 +596,7 @@ static void run_each(void *user, int64_t count, void (*body)(void *arg, int64_t 
         body(arg, i);
 }
 
-TEST(the_log_says_how_many_of_the_processors_compute) {
+TEST(the_log_has_the_number_of_processors_that_compute) {
     char line[256], expected[64];
     int threads = 0, processors = 0;
     cpu_line((dt_ctx_desc){.threads = DT_THREADS_ALL}, line);

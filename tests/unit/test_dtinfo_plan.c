@@ -90,7 +90,7 @@ static void chart_check_box(const chart *v, uint32_t lane, uint32_t i) {
     }
 }
 
-TEST(no_action_of_a_chart_begins_before_what_it_waits_for) {
+TEST(no_action_of_a_chart_begins_before_the_actions_it_waits_for) {
     for (size_t row = 0; row < DTI_COUNT(chart_rows); row++) {
         chart_case c;
         if (chart_case_open(row, &c)) {

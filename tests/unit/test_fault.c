@@ -404,7 +404,7 @@ static void fail_each(const char *device, int model, int64_t stride) {
     CHECK(all > 100 && k > all);
 }
 
-TEST(every_host_allocation_that_fails_is_told_given_back_and_made_up_for) {
+TEST(every_host_allocation_that_fails_is_reported_freed_and_can_be_retried) {
     for (int model = 0; model < MODELS; model++)
         fail_each("cpu", model, test_takes(1, 1, 9) ? 1 : 9);
 }
@@ -420,7 +420,7 @@ static bool has_vulkan(void) {
 }
 
 /* A driver that starts and compiles anew for each of them takes its time, so these are few. */
-TEST(host_allocations_that_fail_while_a_vulkan_device_opens_are_made_up_for) {
+TEST(host_allocations_that_fail_while_a_vulkan_device_opens_can_be_retried) {
     if (!has_vulkan())
         SKIP("no Vulkan driver");
     fail_each("vulkan", 0, getenv("DTRAIN_TEST_LONG") ? 7 : 59);
@@ -450,7 +450,7 @@ static void fail_each_again(const char *device, int model) {
     life_check_leak(&l, 0, 0);
 }
 
-TEST(every_host_allocation_that_fails_on_an_open_vulkan_device_is_made_up_for) {
+TEST(every_host_allocation_that_fails_on_an_open_vulkan_device_can_be_retried) {
     if (!has_vulkan())
         SKIP("no Vulkan driver");
     for (int model = 0; model < MODELS && models[model].parameter == DT_F32; model++)
@@ -477,7 +477,7 @@ static uint64_t hash_with_threads(int threads, meter *m, int *leaked) {
     return hash;
 }
 
-TEST(a_thread_that_the_system_refuses_is_warned_of_and_done_without) {
+TEST(a_thread_that_the_system_refuses_is_a_warning_and_work_continues) {
     meter alone = {0};
     int leaked = 0;
     uint64_t hash = hash_with_threads(1, &alone, &leaked);
@@ -552,7 +552,7 @@ static void disk_full(int model, const dt_save_desc *save) {
     dt_ctx_destroy(l.ctx);
 }
 
-TEST(a_file_that_may_not_grow_is_an_io_error_and_the_old_one_stays) {
+TEST(a_file_at_the_size_limit_is_an_io_error_and_the_old_one_stays) {
     disk_full(0, NULL);
     disk_full(0, &(dt_save_desc){.dtype = DT_BF16});
     disk_full(0, &(dt_save_desc){.dtype = DT_F16});

@@ -171,7 +171,7 @@ static void frame_forward(const char *device, float want[], float got[], size_t 
     dt_ctx_destroy(c.ctx);
 }
 
-TEST(a_program_that_only_computes_outputs_goes_by_a_budget_too) {
+TEST(a_program_that_only_computes_outputs_keeps_a_budget_too) {
     static const char *const devices[] = {"cpu", "vulkan:0"};
     for (int i = 0; i < (ahead_has_vulkan() ? 2 : 1); i++) {
         float want[FRAME_BATCH * 4] = {0}, got[FRAME_BATCH * 4] = {0};
@@ -196,7 +196,7 @@ static uint64_t frame_least(frame_case *c, uint64_t least) {
     return least;
 }
 
-TEST(what_launches_take_on_the_cpu_is_learned_from_wherever_it_was_expected) {
+TEST(launch_times_on_the_cpu_are_learned_from_any_estimate) {
     static const double expected[] = {1e-9, 5};
     for (size_t i = 0; i < DTI_COUNT(expected); i++) {
         frame_case c;
@@ -234,7 +234,7 @@ static dti_VkResult DTI_VKAPI frame_clock(dti_VkDevice device, dti_VkQueryPool p
     return (dti_VkResult)0;
 }
 
-TEST(what_launches_take_on_vulkan_is_learned_from_the_devices_clock) {
+TEST(launch_times_on_vulkan_are_learned_from_the_devices_clock) {
     frame_case c;
     const dt_vulkan_desc vulkan = stub_vulkan();
     stub_vulkan_case = &vulkan;
@@ -338,13 +338,13 @@ static void frame_cancels(const char *device) {
     dt_ctx_destroy(p.ahead.ctx);
 }
 
-TEST(a_cancelled_step_is_abandoned_or_committed_whole_as_its_report_says) {
+TEST(a_cancelled_step_is_dropped_or_committed_whole_as_its_report_says) {
     frame_cancels("cpu");
     if (ahead_has_vulkan())
         frame_cancels("vulkan:0");
 }
 
-TEST(a_step_that_ends_with_its_program_is_committed_whole_once_its_commit_has_begun) {
+TEST(a_step_whose_program_ends_is_committed_once_its_commit_has_begun) {
     static const char *const devices[] = {"cpu", "vulkan:0"};
     for (int i = 0; i < (ahead_has_vulkan() ? 2 : 1); i++) {
         frame_pair p = {.committed = 0};
@@ -367,7 +367,7 @@ TEST(a_step_that_ends_with_its_program_is_committed_whole_once_its_commit_has_be
 
 /* ---- what may be called when */
 
-TEST(a_step_by_a_budget_stops_where_the_host_gives_gradients) {
+TEST(a_step_with_a_budget_stops_where_the_host_provides_gradients) {
     frame_case c;
     dt_step_state state = DT_STEP_RUNNING;
     float y[FRAME_BATCH * 4];

@@ -56,7 +56,7 @@ static uint32_t launches_chunks(const char *name, int batch, uint32_t chunk[64])
 }
 
 /* Else replicas would add in another order than one device does. */
-TEST(a_product_of_rows_is_cut_alike_however_many_rows_there_are) {
+TEST(a_product_of_rows_is_cut_alike_for_any_number_of_rows) {
     static const char *const names[] = {"mlp", "mlp_wide", "cnn"};
     for (size_t i = 0; i < DTI_COUNT(names); i++) {
         uint32_t few[64] = {0}, many[64] = {0}, cut = 0;
@@ -69,7 +69,7 @@ TEST(a_product_of_rows_is_cut_alike_however_many_rows_there_are) {
     }
 }
 
-TEST(a_kernel_row_gives_the_steps_of_an_invocation) {
+TEST(a_kernel_row_has_the_steps_of_an_invocation) {
     dti_launch l = {.kernel = DTI_K_REDUCE, .items = 10};
     l.args.reduce = (dti_args_reduce){.n = 10, .r = 2048};
     CHECK(dti_launch_effort(&l, 0, 128).steps == 2048);

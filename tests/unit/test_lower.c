@@ -59,7 +59,7 @@ static dt_tensor lower_sliced(lower_case *c, dt_tensor p, const int *starts) {
     return dt_gradient(sum, p);
 }
 
-TEST(gradients_of_slices_that_touch_are_put_together_and_not_added_up) {
+TEST(gradients_of_adjacent_slices_are_joined_without_additions) {
     lower_case c;
     REQUIRE(lower_open(&c, 4));
     dt_tensor p = dt_param(c.graph, "p", dt_dims(6, 2), (dt_init){0});
@@ -76,7 +76,7 @@ TEST(gradients_of_slices_that_touch_are_put_together_and_not_added_up) {
 
 /* ---- pass by pass */
 
-TEST(describing_and_differentiating_append_what_was_asked_for) {
+TEST(describing_and_differentiating_append_only_the_requested_nodes) {
     lower_case c;
     REQUIRE(lower_open(&c, 4) && lower_begin(&c));
     const dti_code *code = c.w.code;
@@ -94,7 +94,7 @@ TEST(describing_and_differentiating_append_what_was_asked_for) {
     lower_close(&c);
 }
 
-TEST(a_pass_that_refuses_says_so_and_is_the_last) {
+TEST(a_pass_that_fails_reports_it_and_is_the_last) {
     lower_case c;
     REQUIRE(lower_open(&c, 4));
     c.program.loss = c.hidden;
@@ -104,7 +104,7 @@ TEST(a_pass_that_refuses_says_so_and_is_the_last) {
     lower_close(&c);
 }
 
-TEST(only_what_is_read_is_needed) {
+TEST(only_inputs_that_are_read_are_needed) {
     lower_case c;
     REQUIRE(lower_open(&c, 4) && lower_begin(&c) && lower_to(&c, "need"));
     CHECK(c.w.needed[c.x.id] && c.w.needed[c.hidden.id] && c.w.needed[c.loss.id]);
@@ -113,7 +113,7 @@ TEST(only_what_is_read_is_needed) {
     lower_close(&c);
 }
 
-TEST(a_sum_over_samples_is_within_one_piece) {
+TEST(a_sum_over_samples_stays_in_one_chunk) {
     static const dti_piece pieces[] = {{2, 0, true, true}, {2, 1, true, true}};
     static const dti_bucket bucket = {0, DTI_BLOCK};
     lower_case c;
@@ -158,7 +158,7 @@ static uint32_t lower_launches(bool fuse) {
     return launches;
 }
 
-TEST(relu_and_its_gradient_cost_no_launch_where_readers_are_counted) {
+TEST(relu_and_its_gradient_are_merged_into_other_launches) {
     const uint32_t fused = lower_launches(true), apart = lower_launches(false);
     CHECK(fused > 0 && apart == fused + 2);
 }
@@ -183,7 +183,7 @@ TEST(segments_follow_each_other_over_all_launches) {
     lower_close(&c);
 }
 
-TEST(class_numbers_are_checked_for_what_reads_them) {
+TEST(class_numbers_are_checked_for_the_op_that_reads_them) {
     lower_case c;
     REQUIRE(lower_open(&c, 2) && lower_begin(&c) && lower_to(&c, "labels"));
     const dti_binding *t = dti_code_binding(c.w.code, c.t.id, false, false);
@@ -259,7 +259,7 @@ static uint64_t lower_largest(const dti_code *code) {
     return bytes;
 }
 
-TEST(operands_are_cut_to_what_a_device_can_bind) {
+TEST(operands_are_cut_to_the_size_that_a_device_can_bind) {
     lower_case c;
     REQUIRE(lower_open(&c, 512));
     c.program.optim = NULL; /* the commit binds arenas, which are not cut */
@@ -309,7 +309,7 @@ static void lower_check_loss(lower_case *c, const dti_code *code) {
     ref_close(&run);
 }
 
-TEST(mixed_precision_casts_by_the_precision_of_the_rows_and_each_value_once) {
+TEST(mixed_precision_casts_by_the_precision_of_the_ops_and_each_value_once) {
     lower_case c;
     REQUIRE(lower_open(&c, 4));
     c.program.precision = DT_PRECISION_BF16;
@@ -336,7 +336,7 @@ TEST(mixed_precision_casts_by_the_precision_of_the_rows_and_each_value_once) {
     lower_close(&c);
 }
 
-TEST(launches_that_take_no_16_bits_work_on_copies_in_f32) {
+TEST(launches_that_take_no_16_bits_use_copies_in_f32) {
     lower_case c;
     REQUIRE(lower_open(&c, 4));
     const dt_tensor x = dt_input(c.graph, "rows", DT_BF16, dt_dims(4, 4));
@@ -363,7 +363,7 @@ TEST(launches_that_take_no_16_bits_work_on_copies_in_f32) {
 }
 
 /* As on a device whose driver cannot compile them. The result is cast to f32 by a copy. */
-TEST(convolutions_work_on_copies_in_f32_where_a_device_says_so) {
+TEST(convolutions_use_copies_in_f32_where_a_device_needs_them) {
     for (int wide = 0; wide < 2; wide++) {
         lower_case c;
         REQUIRE(lower_open(&c, 4));

@@ -23,7 +23,7 @@ static void plat_answer(void *arg) {
     dti_mutex_unlock(&m->lock);
 }
 
-TEST(threads_meet_by_a_lock_and_a_condition) {
+TEST(threads_synchronise_by_a_lock_and_a_condition) {
     plat_calls m = {.calls = 0};
     dti_thread thread;
     dti_mutex_init(&m.lock);
@@ -52,7 +52,7 @@ static void plat_fill(void *arg) {
     *(int *)arg = plat_large[sizeof plat_large - 1];
 }
 
-TEST(a_thread_starts_where_its_local_variables_are_larger_than_its_stack) {
+TEST(a_thread_starts_when_thread_local_variables_exceed_its_stack) {
     dti_thread thread;
     int filled = 0;
     REQUIRE(dti_thread_start(&thread, (size_t)32 * 1024, plat_fill, &filled));
@@ -81,14 +81,14 @@ TEST(a_wait_with_a_deadline_ends_with_it) {
     dti_mutex_destroy(&lock);
 }
 
-TEST(the_clock_goes_on_while_a_thread_sleeps) {
+TEST(the_clock_advances_while_a_thread_sleeps) {
     const uint64_t start = dti_now_ns();
     dti_thread_sleep(20000000);
     const uint64_t slept = dti_now_ns() - start;
     CHECK(slept >= 15000000 && slept < 5000000000u);
 }
 
-TEST(there_are_processors) {
+TEST(at_least_one_processor_is_found) {
     const int count = dti_processors();
     CHECK(count >= 1 && count <= DTI_MAX_THREADS);
 #ifdef _WIN32
@@ -100,7 +100,7 @@ TEST(there_are_processors) {
 
 /* ---- processes, chance, folders */
 
-TEST(this_process_lives_and_chance_is_never_the_same) {
+TEST(this_process_is_alive_and_random_bytes_differ_each_time) {
     uint8_t a[600] = {0}, b[600] = {0};
     CHECK(dti_process() > 0 && dti_process_lives(dti_process()));
     CHECK(dti_random_bytes(a, sizeof a) && dti_random_bytes(b, sizeof b));

@@ -16,7 +16,7 @@ static plan_case plan_open(void) {
     return c;
 }
 
-TEST(an_elementwise_op_does_not_overwrite_what_it_also_reads_transposed) {
+TEST(an_elementwise_op_does_not_overwrite_an_operand_that_it_reads_transposed) {
     plan_case c = plan_open();
     enum { N = 40 }; /* more than the walk gathers before it writes */
     static float x[N * N], out[N * N];
@@ -49,7 +49,7 @@ TEST(a_chain_of_maps_needs_the_memory_of_one) {
     dt_ctx_destroy(c.ctx);
 }
 
-TEST(outputs_are_there_from_the_forward_segment_on_also_of_a_step_that_is_cancelled) {
+TEST(outputs_can_be_read_after_the_forward_segment_even_if_the_step_is_cancelled) {
     plan_case c = plan_open();
     dt_tensor x = dt_input(c.graph, "x", DT_F32, dt_dims(2)), y = dt_nn_linear(x, "a", 1);
     const dt_program_desc desc = {
@@ -166,7 +166,7 @@ TEST(a_constant_has_a_label_and_no_name_and_its_indices_are_checked_at_creation)
     dt_ctx_destroy(c.ctx);
 }
 
-TEST(a_trainer_has_constants_on_all_replicas_and_asks_nobody_for_them) {
+TEST(a_trainer_has_constants_on_all_replicas_and_needs_no_input_for_them) {
     uint64_t hash[2] = {0};
     for (int shared = 0; shared < 2; shared++) {
         plan_case c = plan_open();
@@ -211,7 +211,7 @@ TEST(an_arena_that_grows_keeps_the_other_programs_right) {
     dt_ctx_destroy(c.ctx);
 }
 
-TEST(everything_wrong_with_a_description_is_told_at_once) {
+TEST(all_faults_of_a_description_are_reported_at_once) {
     plan_case c = plan_open();
     dt_tensor x = dt_input(c.graph, "x", DT_F32, dt_dims(4)),
               t = dt_input(c.graph, "t", DT_F32, dt_dims(2));
@@ -322,7 +322,7 @@ TEST(a_report_has_the_values_of_metrics) {
     dt_ctx_destroy(c.ctx);
 }
 
-TEST(a_learning_rate_that_is_no_number_is_refused) {
+TEST(a_learning_rate_of_nan_is_refused) {
     plan_case c = plan_open();
     dt_tensor x;
     dt_program *other;
@@ -370,7 +370,7 @@ TEST(an_ordinary_step_is_proven_to_be_finite_and_needs_no_dry_pass) {
 }
 
 /* A GAN's two sides: the store has moments that one of them does not. */
-TEST(programs_of_one_store_with_other_optimizers_need_no_dry_pass_either) {
+TEST(programs_with_other_optimizers_of_one_store_need_no_dry_pass) {
     const dt_optim_desc optims[2] = {{.kind = DT_OPTIM_SGD}, {.kind = DT_OPTIM_ADAM}};
     const char *const params[2] = {"a.*", "b.*"};
     plan_case c = plan_open();
@@ -393,7 +393,7 @@ TEST(programs_of_one_store_with_other_optimizers_need_no_dry_pass_either) {
     dt_ctx_destroy(c.ctx);
 }
 
-TEST(a_micro_batch_goes_on_only_from_a_whole_sum) {
+TEST(a_micro_batch_continues_only_from_a_complete_sum) {
     plan_case c = plan_open();
     dt_tensor x;
     dt_step_state state;
@@ -594,7 +594,7 @@ TEST(transients_are_placed_at_the_lowest_offset_that_is_free_over_their_life) {
 }
 
 /* As a chain's forward values do: each lives from its own launch to its gradient's. */
-TEST(a_place_is_found_in_steps_that_hardly_grow_with_the_number_of_transients) {
+TEST(placing_a_transient_takes_a_bounded_number_of_steps) {
     enum { BLOCKS = 20000 };
     plan_case c = plan_open();
     dti_space s;

@@ -108,7 +108,7 @@ static uint32_t shapes_differ(const dt_graph *a, const dt_graph *b, uint32_t unu
     return a->count == b->count ? 0 : UINT32_MAX;
 }
 
-TEST(a_graph_replayed_at_other_shapes_is_the_graph_made_at_them) {
+TEST(a_graph_rebuilt_at_other_shapes_equals_a_graph_made_at_them) {
     dt_ctx *ctx;
     dt_graph *graphs[3], *again;
     shapes_net n[3];
@@ -312,7 +312,7 @@ TEST(a_signals_convolution_appends_its_nodes_in_one_order_by_any_compiler) {
 
 /* ---- codes */
 
-TEST(a_program_of_a_shape_seen_before_takes_the_code_that_there_is) {
+TEST(a_program_of_a_known_shape_uses_the_existing_code) {
     shapes_case c = shapes_open();
     dt_program_desc d = {.outputs = {c.y}, .shapes = {{c.x, dt_dims(9, 6)}}, .label = "nine"};
     dt_program *a, *b;

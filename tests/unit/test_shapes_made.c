@@ -186,7 +186,7 @@ TEST(functions_of_more_rows_at_other_shapes_are_refused) {
     dt_ctx_destroy(ctx);
 }
 
-TEST(functions_made_of_ops_replayed_at_other_shapes_are_those_made_at_them) {
+TEST(functions_rebuilt_at_other_shapes_equal_functions_made_at_them) {
     dt_ctx *ctx;
     REQUIRE(!dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx));
     for (size_t i = 0; i < sizeof shapes_makers / sizeof *shapes_makers; i++)

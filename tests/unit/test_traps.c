@@ -162,7 +162,7 @@ static void traps_child(void) {
     _exit(0);
 }
 
-TEST(a_host_that_traps_floating_point_exceptions_trains_loads_and_measures) {
+TEST(training_loading_and_metrics_work_on_a_host_that_traps_floating_point_exceptions) {
     int status = 0;
     const pid_t child = fork();
     if (child == 0)

@@ -159,7 +159,7 @@ TEST(gradients_that_are_views_have_the_same_bits_on_any_number_of_replicas) {
     }
 }
 
-TEST(a_model_takes_its_own_checkpoint_whatever_memory_it_was_made_in) {
+TEST(a_model_loads_its_checkpoint_under_any_memory_budget) {
     char path[] = "/tmp/dtrain-views-XXXXXX";
     int file = mkstemp(path);
     REQUIRE(file >= 0);

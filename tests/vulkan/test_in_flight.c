@@ -166,7 +166,7 @@ static void ahead_fails(const char *device) {
     dt_ctx_destroy(c.ctx);
 }
 
-TEST(a_step_in_flight_after_a_failed_one_does_not_run_and_says_so) {
+TEST(a_step_in_flight_after_a_failed_one_does_not_run_and_reports_it) {
     ahead_fails("cpu");
     if (ahead_has_vulkan())
         ahead_fails("vulkan:0");
@@ -308,7 +308,7 @@ TEST(micro_batches_in_flight_have_the_bits_of_one_at_a_time_and_stop_at_an_infin
 
 /* ---- who waits for whom */
 
-TEST(a_start_or_a_write_without_room_waits_for_the_oldest_step_and_tells_its_error) {
+TEST(a_start_or_write_without_a_free_slot_waits_for_the_oldest_step_and_returns_its_error) {
     ahead_case c;
     dt_report report;
     REQUIRE(ahead_open(&c, "cpu", &(dt_optim_desc){0}, 2));
@@ -377,7 +377,7 @@ TEST(a_step_on_vulkan_is_one_submission_and_records_nothing) {
 }
 
 /* With its inputs; the least of many, since others work on this machine. */
-TEST(a_step_of_the_mlp_takes_less_than_20_us_of_the_host) {
+TEST(a_step_of_the_mlp_takes_under_20_us_of_host_time) {
     dt_ctx *ctx;
     dt_graph *g;
     dt_store *store;
@@ -440,7 +440,7 @@ static void wait_counts(dti_VkPhysicalDeviceType type, int looks, uint64_t count
     dt_ctx_destroy(c.ctx);
 }
 
-TEST(a_step_on_hardware_is_looked_at_for_a_moment_before_its_thread_sleeps) {
+TEST(a_wait_for_a_hardware_step_polls_briefly_before_its_thread_sleeps) {
     uint64_t counts[2];
     wait_counts(DTI_VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU, 3, counts);
     CHECK(counts[0] == 4 && counts[1] == 0);
@@ -507,7 +507,7 @@ TEST(a_step_of_many_seconds_is_many_submissions_of_half_a_second_at_most) {
 }
 
 /* Of an operation an element, on an integrated device: bytes are what takes time. */
-TEST(a_step_that_moves_much_memory_is_many_submissions_too) {
+TEST(a_step_that_moves_much_memory_is_cut_into_submissions_too) {
     enum { BATCH = 16, WIDE = 1 << 20, LAYERS = 160 };
     dt_graph *g;
     ahead_case c = {0};
@@ -534,7 +534,7 @@ TEST(a_step_that_moves_much_memory_is_many_submissions_too) {
     dt_ctx_destroy(c.ctx);
 }
 
-TEST(a_search_for_a_fault_in_a_step_of_many_seconds_is_as_many_submissions) {
+TEST(a_fault_search_in_a_long_step_has_the_same_number_of_submissions) {
     ahead_case c;
     double most = 0;
     int sliced = 0;
@@ -574,7 +574,7 @@ static void heavy_finds(double speed, char *said, size_t room) {
     dt_ctx_destroy(c.ctx);
 }
 
-TEST(a_search_in_slices_finds_the_op_that_a_whole_one_finds) {
+TEST(a_fault_search_in_slices_finds_the_same_op) {
     char whole[512] = "", cut[512] = "";
     if (!ahead_has_vulkan())
         SKIP("no Vulkan device");
@@ -654,7 +654,7 @@ static void heavy_check(double speed, int *turns) {
     free(stub.log);
 }
 
-TEST(launches_wait_for_each_other_however_a_step_is_cut) {
+TEST(launches_have_the_same_barriers_for_any_cut_of_a_step) {
     int turns = 0, none = 0;
     for (double speed = 1; speed < 1e4; speed *= 1.21)
         heavy_check(speed, &turns);

@@ -69,7 +69,7 @@ TEST(vulkan_without_a_loader_has_no_devices) {
     CHECK(base.bytes_now == 0);
 }
 
-TEST(vulkan_driver_without_a_loader_is_told_with_what_to_install) {
+TEST(vulkan_driver_without_a_loader_is_an_error_that_says_what_to_install) {
     dti_base base;
     vulkan_log log;
     const char *folder = temp_path("icd.d");
@@ -131,7 +131,7 @@ static bool vulkan_stripe_holds(const dti_launch *l, const dti_vk_access *a) {
     return true;
 }
 
-TEST(vulkan_copies_into_columns_beside_each_other_need_no_barrier) {
+TEST(vulkan_copies_into_adjacent_columns_need_no_barrier) {
     static const dti_place places[2] = {{0, 0, 4096}, {1, 256, 4u << 20}};
     uint32_t seed = 7;
     dti_vk_hazard h = {0};
@@ -324,7 +324,7 @@ static uint32_t vulkan_conv_variant(dti_kernel_id kernel, uint32_t channels, uin
     return dti_vk_variant_of(&device, &launch);
 }
 
-TEST(vulkan_convolution_takes_larger_tiles_where_they_fill_a_gpu_and_none_elsewhere) {
+TEST(vulkan_convolution_uses_larger_tiles_only_where_they_fill_a_gpu) {
     static const dti_kernel_id kernels[] = {DTI_K_CONV, DTI_K_CONV_DX};
     for (size_t i = 0; i < DTI_COUNT(kernels); i++) {
         const dti_kernel_id k = kernels[i];
@@ -442,7 +442,7 @@ static void vulkan_try_copies(vulkan_rig *rig) {
     free(back);
 }
 
-TEST(vulkan_memory_is_zero_and_keeps_what_is_written) {
+TEST(vulkan_memory_starts_at_zero_and_keeps_written_values) {
     ON_EACH(vulkan_try_copies);
 }
 
@@ -711,7 +711,7 @@ static void vulkan_try_misuse(vulkan_rig *rig) {
     vulkan_program_destroy(rig, &p);
 }
 
-TEST(vulkan_exec_refuses_what_the_device_cannot_bind) {
+TEST(vulkan_exec_refuses_operands_that_the_device_cannot_bind) {
     ON_EACH(vulkan_try_misuse);
 }
 
@@ -895,7 +895,7 @@ TEST(vulkan_kernels_that_share_a_module_are_without_the_others_code) {
 }
 
 /* Of a module that is cut or whose words are random: no more words, none beyond its own. */
-TEST(vulkan_selectors_of_a_module_that_is_none_are_left) {
+TEST(vulkan_selectors_of_an_invalid_module_are_left) {
     enum { MOST = 4096 };
     static uint32_t own[2 * MOST + 1];
     uint32_t random = 1, *words = NULL;
@@ -919,7 +919,7 @@ TEST(vulkan_selectors_of_a_module_that_is_none_are_left) {
 }
 
 /* No word more, also where a type is another than a selector of its kind has, or none. */
-TEST(vulkan_selectors_of_unknown_types_become_constants_of_as_many_words) {
+TEST(vulkan_selectors_of_unknown_types_become_constants_of_the_same_size) {
     uint32_t words[2 * 19] = {0x07230203,
                               0x10000,
                               0,
@@ -998,7 +998,7 @@ TEST(vulkan_shaders_store_shared_vectors_as_a_whole) {
 
 /* Each bit of a packed module in turn is another one: mostly refused, and nothing beside the room
  * is written. */
-TEST(vulkan_shaders_that_are_damaged_unpack_into_their_room_alone) {
+TEST(vulkan_shaders_that_are_damaged_unpack_only_into_their_buffer) {
     const dti_vk_shader *shader = dti_vk_shader_of(DTI_K_SCAN, 0);
     const size_t count = shader->word_count, room = 2 * count;
     uint8_t *packed = malloc(shader->packed_bytes);

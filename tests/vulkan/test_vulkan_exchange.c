@@ -240,7 +240,7 @@ static void exchange_try_fault(vulkan_rig *rig) {
     exchange_destroy(rig, &p);
 }
 
-TEST(vulkan_fault_in_what_was_put_is_found_where_it_is_used) {
+TEST(vulkan_fault_in_a_put_value_is_found_where_it_is_used) {
     ON_EACH(exchange_try_fault);
 }
 
@@ -379,7 +379,7 @@ static void exchange_try_full(vulkan_rig *rig) {
     exchange_check_refusal(rig, held);
 }
 
-TEST(vulkan_device_that_is_full_tells_the_bytes_needed_and_there) {
+TEST(vulkan_device_that_is_full_reports_the_bytes_needed_and_available) {
     ON_EACH(exchange_try_full);
 }
 

@@ -238,7 +238,7 @@ static void gemm_try_add(vulkan_rig *rig) {
         gemm_try_apart_from_add(rig, &cases[i], vulkan_is_quick(rig) ? variants[i] : 0);
 }
 
-TEST(vulkan_gemm_adds_before_it_writes_with_the_bits_of_an_addition_behind_it) {
+TEST(vulkan_gemm_with_an_addition_in_its_epilogue_has_the_bits_of_one_after_it) {
     ON_EACH(gemm_try_add);
 }
 
@@ -319,7 +319,7 @@ static void gemm_sums_try(gemm_sums *s, const dt_device_info *info) {
     CHECK(added[0] == added[1] + 3 && added[2] == 2);
 }
 
-TEST(what_is_added_to_a_product_costs_no_launch_where_nobody_else_reads_it) {
+TEST(an_addition_to_a_product_costs_no_launch_if_it_is_the_only_reader) {
     gemm_sums s = {.ctx = NULL};
     if (!vulkan_device_count())
         SKIP("no Vulkan driver");

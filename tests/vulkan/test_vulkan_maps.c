@@ -80,7 +80,7 @@ static void maps_try(dt_ctx *ctx, const char *device, const maps_case *c) {
     dt_graph_destroy(g);
 }
 
-TEST(elementwise_kernels_take_fours_where_operands_lie_so_and_any_others_too) {
+TEST(elementwise_kernels_work_by_fours_on_aligned_operands_and_one_by_one_on_others) {
     dt_ctx *ctx = NULL;
     REQUIRE(!dt_ctx_create(NULL, &ctx));
     for (int i = 0; i < dt_ctx_device_count(ctx); i++) {

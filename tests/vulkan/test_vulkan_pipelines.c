@@ -126,7 +126,7 @@ static void pipelines_try(int threads, dti_vk_pipeline made[PIPELINES_MANY], cha
     pipelines_close(&rig);
 }
 
-TEST(pipelines_are_the_same_by_one_thread_and_by_two_also_where_the_driver_refuses_some) {
+TEST(device_pipelines_are_the_same_from_one_thread_and_two_even_if_the_driver_refuses_some) {
     if (!vulkan_device_count())
         SKIP("no Vulkan driver");
     dti_vk_pipeline one[PIPELINES_MANY], two[PIPELINES_MANY];
@@ -143,7 +143,7 @@ TEST(pipelines_are_the_same_by_one_thread_and_by_two_also_where_the_driver_refus
 
 /* ---- memory that is not there */
 
-TEST(an_allocation_that_fails_while_pipelines_are_made_leaves_none_half_made) {
+TEST(an_allocation_that_fails_while_pipelines_are_created_leaves_no_partial_pipeline) {
     uint32_t index[PIPELINES_MANY];
     vulkan_rig rig;
     if (!vulkan_device_count())

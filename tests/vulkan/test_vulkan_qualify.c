@@ -182,7 +182,7 @@ static void qualify_warned(const vulkan_rig *rig, int times) {
         qualify_warnings = (rig).log.warnings;                                                     \
     } while (0)
 
-TEST(a_fast_variant_that_computes_wrong_values_is_struck_named_and_remembered) {
+TEST(a_fast_variant_that_computes_wrong_values_is_named_and_not_used_again) {
     vulkan_rig rig;
     OPEN_QUICK(rig);
     dti_vk_device *device = qualify_as_gpu(&rig);
@@ -257,7 +257,7 @@ TEST(the_faster_of_two_right_variants_is_found_by_the_clock) {
 
 /* A device that runs any workgroup, one that runs small ones, and one that has little to share: the
  * largest tile that fits, and not the portable variant. */
-TEST(a_tile_that_is_too_large_for_a_device_gives_way_to_a_smaller_one) {
+TEST(a_tile_that_is_too_large_for_a_device_is_replaced_by_a_smaller_one) {
     const dti_grid_device sizes[] = {{.invocations_max = 256, .shared_bytes = 32768},
                                      {.invocations_max = 128, .shared_bytes = 32768},
                                      {.invocations_max = 256, .shared_bytes = 16384},
@@ -302,7 +302,7 @@ TEST(tiles_are_timed_against_each_other_and_the_fastest_that_is_right_is_used) {
 }
 
 /* All of a module's tiles are broken with it: what is next by the clock is found wrong in turn. */
-TEST(of_tiles_that_are_all_wrong_none_is_used) {
+TEST(tiles_that_are_all_wrong_are_not_used) {
     vulkan_rig rig;
     OPEN_QUICK(rig);
     dti_vk_device *device = qualify_as_gpu(&rig);

@@ -34,7 +34,7 @@ static dt_result self_test_open(dti_base *base, const dt_vulkan_desc *host) {
     return result;
 }
 
-TEST(a_device_that_computes_nothing_or_wrong_is_refused_by_name_and_leaves_nothing) {
+TEST(a_device_that_computes_nothing_or_wrong_values_is_refused_by_name_without_leaks) {
     for (int answer = 0; answer < STUB_ANSWERS; answer++) {
         dti_base base;
         vulkan_log log;
@@ -143,7 +143,7 @@ static void self_test_free(void *user, void *pointer, size_t bytes) {
     free(pointer);
 }
 
-TEST(every_allocation_that_fails_while_a_device_proves_itself_is_told_and_given_back) {
+TEST(every_allocation_that_fails_while_a_device_is_tested_is_reported_and_freed) {
     const dt_vulkan_desc desc = stub_vulkan();
     const uint64_t held = stub.held;
     int64_t k = 0, all = 1;

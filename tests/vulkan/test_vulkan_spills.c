@@ -71,7 +71,7 @@ static const spills_case spills_cases[] = {
     {NULL, 0, 1, 0},
 };
 
-TEST(a_tile_that_spills_registers_as_its_driver_reports_is_put_aside) {
+TEST(a_tile_that_spills_registers_by_its_drivers_report_is_not_used) {
     const dt_vulkan_desc host = stub_vulkan();
     for (size_t i = 0; i < DTI_COUNT(spills_cases); i++) {
         vulkan_rig rig;
@@ -87,7 +87,7 @@ TEST(a_tile_that_spills_registers_as_its_driver_reports_is_put_aside) {
     }
 }
 
-TEST(what_a_driver_has_reported_of_spills_holds_for_a_later_run) {
+TEST(spills_that_a_driver_reported_are_known_in_a_later_run) {
     const dt_vulkan_desc host = stub_vulkan();
     vulkan_rig rig;
     dti_vk_race race;

@@ -339,7 +339,7 @@ static void xent_try(dt_ctx *ctx, const char *device, const xent_case *c) {
     free(y[0]), free(y[1]);
 }
 
-TEST(the_gradient_of_a_cross_entropy_takes_what_its_loss_kept_with_the_same_bits) {
+TEST(the_gradient_of_a_cross_entropy_reuses_values_of_its_loss_with_the_same_bits) {
     static const xent_case cases[] = {
         {10, 0, false, 1}, {12, 0.1f, false, 1}, {130, 0, true, 1}, {12, 0.1f, true, 0}};
     dt_ctx *ctx = NULL;
@@ -403,7 +403,7 @@ static uint32_t sums_local(dti_launch l, uint32_t subgroup) {
     return dti_vk_grid_local_of(&l, 0, &gpu);
 }
 
-TEST(a_workgroup_is_no_larger_than_its_row_and_no_smaller_than_a_subgroup) {
+TEST(a_workgroup_is_at_most_its_row_and_at_least_a_subgroup) {
     dti_launch l = {.kernel = DTI_K_SOFTMAX};
     const uint32_t cols[] = {1, 31, 33, 128, 65, 132, 129, 260, 5000}; /* some by fours */
     const uint32_t wide[] = {32, 32, 64, 32, 128, 64, 128, 128, 128};
@@ -504,7 +504,7 @@ TEST(vulkan_rows_in_workgroups_of_their_size_are_the_cpus) {
 }
 
 /* lavapipe ends an invocation's loops after 65535 rounds, and says nothing. */
-TEST(vulkan_sums_of_more_than_half_a_million_elements_are_whole) {
+TEST(vulkan_sums_of_more_than_half_a_million_elements_are_complete) {
     char device[32];
     dt_ctx *ctx;
     dt_graph *graph;

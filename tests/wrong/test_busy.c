@@ -210,11 +210,11 @@ static void busy_all(bool apart) {
     alarm(0);
 }
 
-TEST(every_function_is_refused_in_a_callback_of_what_it_needs) {
+TEST(every_function_is_refused_in_a_callback_of_an_object_that_it_needs) {
     busy_all(false);
 }
 
-TEST(every_function_is_refused_on_a_second_thread_while_what_it_needs_is_in_use) {
+TEST(every_function_is_refused_on_a_second_thread_while_its_object_is_in_use) {
     busy_all(true);
 }
 
@@ -258,7 +258,7 @@ static void busy_fit_row(const row *r) {
     wrong_empty(wrong_path("wrong-args-folder"));
 }
 
-TEST(a_callback_of_a_fit_may_call_all_but_what_takes_its_trainer_away) {
+TEST(a_fit_callback_may_call_all_functions_except_those_that_end_its_trainer) {
     alarm(300);
     wrong_open(&there, GRAPH);
     for (int level = GRAPH; level <= TRAINER; level++) { /* comms are other objects */
@@ -375,7 +375,7 @@ static dt_result busy_sample_gives(void *user, const dt_sample *s, void *const *
     return j->ready ? dt_trainer_step(j->trainer, NULL) : DT_OK;
 }
 
-TEST(a_sample_that_gives_a_call_s_busy_does_not_say_that_its_row_is_in_use) {
+TEST(a_sample_callback_that_returns_busy_does_not_name_its_row_as_in_use) {
     busy_job j;
     REQUIRE(busy_open(&j, busy_sample_gives));
     dt_result result = DT_OK;
@@ -402,7 +402,7 @@ static dt_result busy_fit_calls(void *user, dt_fit_state *state) {
     return DT_OK;
 }
 
-TEST(a_callback_of_a_fit_that_steps_or_destroys_its_trainer_is_refused) {
+TEST(a_fit_callback_that_steps_or_destroys_its_trainer_is_refused) {
     busy_job j;
     alarm(60);
     REQUIRE(busy_open(&j, NULL));
@@ -477,7 +477,7 @@ static void busy_error(void *user, dt_result result, const char *text) {
     dt_graph_destroy(graph);
 }
 
-TEST(on_error_hears_of_each_call_that_fails_once_and_after_it) {
+TEST(on_error_is_called_once_after_each_call_that_fails) {
     dt_ctx *ctx = NULL;
     busy_errors e = {.ctx = &ctx};
     const dt_ctx_desc desc = {.no_vulkan = true, .on_error = {busy_error, &e}};
@@ -494,7 +494,7 @@ TEST(on_error_hears_of_each_call_that_fails_once_and_after_it) {
     CHECK(e.calls == 2);
 }
 
-TEST(on_error_hears_why_a_context_was_not_made) {
+TEST(on_error_gets_the_reason_why_a_context_was_not_created) {
     dt_ctx *ctx = NULL;
     busy_errors e = {0};
     const dt_ctx_desc wrong_threads = {.threads = -7, .on_error = {busy_error, &e}};
@@ -520,7 +520,7 @@ static dt_result busy_shows(void *user, const dt_sample *s, void *const *values)
     return DT_OK;
 }
 
-TEST(a_bar_that_is_refused_shows_nothing) {
+TEST(a_progress_bar_that_is_refused_shows_nothing) {
     busy_job j;
     REQUIRE(busy_open(&j, busy_shows));
     CHECK(dt_trainer_step(j.trainer, NULL) == DT_OK);
@@ -528,7 +528,7 @@ TEST(a_bar_that_is_refused_shows_nothing) {
     CHECK(j.calls > 0 && j.busy == j.calls);
 }
 
-TEST(on_error_hears_the_text_of_the_call_that_failed_and_no_older_one) {
+TEST(on_error_gets_the_text_of_the_call_that_failed_and_no_older_one) {
     dt_ctx *ctx = NULL;
     dt_graph *graph = NULL;
     dt_store *store = NULL;
@@ -578,7 +578,7 @@ static void busy_waits(void *user, const char *name, dt_shape shape, float *valu
         usleep(100);
 }
 
-TEST(a_read_that_fails_beside_another_call_is_not_told_as_refused) {
+TEST(a_read_that_fails_during_another_call_is_not_reported_as_refused) {
     busy_job j = {.calls = 0};
     busy_reader r = {.ctx = NULL};
     dt_graph *graph = NULL;
@@ -643,7 +643,7 @@ static dt_result busy_meets_in_fit(void *user, dt_fit_state *state) {
     return m->in_fit;
 }
 
-TEST(a_comm_is_its_trainers_while_that_trains_but_in_callbacks_of_a_fit) {
+TEST(a_comm_is_reserved_for_its_trainer_except_in_fit_callbacks) {
     static const float x[8] = {1, 2, 3, 4, 5, 6, 7, 8};
     busy_meets m = {.here = DT_OK};
     busy_job j = {.calls = 0};

@@ -292,7 +292,7 @@ static dt_graph *limits_graph(dt_ctx **ctx) {
     return g;
 }
 
-TEST(convolutions_accept_what_pytorch_accepts) {
+TEST(convolutions_accept_the_settings_that_pytorch_accepts) {
     static const char *const names[2][3] = {{"conv1d", "conv2d", "conv3d"},
                                             {"conv_transpose1d", "conv_transpose2d", ""}};
     dt_ctx *ctx = NULL;

@@ -91,7 +91,7 @@ TEST(a_wrong_op_is_cleared_and_a_trained_graph_takes_new_ones) {
     dt_ctx_destroy(d.ctx);
 }
 
-TEST(a_wrong_op_beside_a_trainer_stops_nothing_of_it) {
+TEST(a_wrong_op_does_not_stop_a_trainer_of_the_same_graph) {
     const char *path = temp_path("mistake.safetensors");
     float x[24], loss[2];
     int32_t t[8];
@@ -124,7 +124,7 @@ TEST(a_wrong_op_beside_a_trainer_stops_nothing_of_it) {
     CHECK(loss[0] == loss[1]);
 }
 
-TEST(a_gradient_asked_of_a_graph_with_an_error_is_never_taken_for_none) {
+TEST(a_gradient_of_a_graph_with_an_error_is_never_a_missing_gradient) {
     bench d;
     bench_open(&d);
     dt_softmax(d.y, 7);
@@ -135,7 +135,7 @@ TEST(a_gradient_asked_of_a_graph_with_an_error_is_never_taken_for_none) {
     dt_ctx_destroy(d.ctx);
 }
 
-TEST(what_a_cleared_op_gave_is_never_taken_for_none) {
+TEST(a_tensor_of_a_cleared_op_is_never_treated_as_nil) {
     const char *error[] = {
         "linear: input 3 is nil", "layer_norm: input 2 is nil", "cross_entropy: input 3",
         "conv2d: input 3 is nil", "add: input 1 is nil",        "gradient: x is nil",
@@ -294,7 +294,7 @@ static const char *use_nil(const bench *d, dt_tensor nil, int row, dt_tensor *ou
     return NULL;
 }
 
-TEST(to_use_what_a_cleared_op_gave_is_an_error_in_every_function) {
+TEST(a_tensor_of_a_cleared_op_is_an_error_in_every_function) {
     bench d;
     int row = 0;
     bench_open(&d);
@@ -366,7 +366,7 @@ TEST(losses_of_tensors_without_a_graph_are_nil) {
     CHECK(!dt_multi_margin(none, none, 1, 1, none).graph);
 }
 
-TEST(a_layer_that_failed_leaves_its_name_free) {
+TEST(a_layer_that_failed_does_not_reserve_its_name) {
     for (int kind = 0; kind < 9; kind++) {
         bench d;
         dt_store *store = NULL;
@@ -382,7 +382,7 @@ TEST(a_layer_that_failed_leaves_its_name_free) {
     }
 }
 
-TEST(a_batch_norm_that_failed_moves_no_buffer) {
+TEST(a_batch_norm_that_failed_changes_no_buffer) {
     bench d;
     bench_open(&d);
     dt_tensor mean = dt_buffer(d.graph, "mean", dt_dims(3), (dt_init){0});
@@ -405,7 +405,7 @@ TEST(a_batch_norm_that_failed_moves_no_buffer) {
 
 /* ---- Names, patterns and shapes that mean nothing, or two things */
 
-TEST(a_layer_without_a_name_is_told) {
+TEST(a_layer_without_a_name_is_reported) {
     for (int kind = 0; kind < 9; kind++) {
         for (int empty = 0; empty < 2; empty++) {
             bench d;
@@ -429,7 +429,7 @@ TEST(two_inputs_of_one_name_are_refused) {
     dt_ctx_destroy(d.ctx);
 }
 
-TEST(samples_on_one_side_of_a_loss_are_told) {
+TEST(samples_on_only_one_side_of_a_loss_are_an_error) {
     bench d;
     bench_open(&d);
     dt_tensor one = dt_fill(d.graph, dt_dims(3), 1);
@@ -450,7 +450,7 @@ TEST(samples_on_one_side_of_a_loss_are_told) {
     dt_ctx_destroy(d.ctx);
 }
 
-TEST(a_group_of_no_parameter_is_refused) {
+TEST(an_optimizer_group_without_parameters_is_refused) {
     const struct {
         const char *first, *second, *error; /* NULL: it is right */
     } cases[] = {
@@ -626,7 +626,7 @@ static void number_check(int way, int op) {
     dt_ctx_destroy(d.ctx);
 }
 
-TEST(numbers_are_checked_when_they_are_written_whatever_way_they_take_to_the_op) {
+TEST(class_numbers_are_checked_when_they_are_written_by_any_function) {
     for (int way = 0; way < 14; way++) {
         for (int op = 0; op < 4; op++)
             number_check(way, op);
@@ -693,7 +693,7 @@ TEST(tensors_of_two_graphs_are_named) {
     dt_ctx_destroy(d.ctx);
 }
 
-TEST(a_gradient_that_is_not_there_says_what_of_what_and_why) {
+TEST(a_missing_gradient_names_both_tensors_and_the_reason) {
     bench d;
     bench_open(&d);
     const dt_tensor x = d.x, y = dt_relu(d.y), step = dt_heaviside(d.y);
@@ -723,7 +723,7 @@ TEST(a_gradient_that_is_not_there_says_what_of_what_and_why) {
 }
 
 /* What a newcomer brings from TensorFlow, JAX or a PNG. */
-TEST(an_image_with_its_channels_last_is_told_how_to_permute) {
+TEST(an_image_with_its_channels_last_is_an_error_that_names_the_permutation) {
     const char *image = "dt_permute(x, dt_dims(2, 0, 1)) first", *none = "no error";
     for (int way = 0; way < 9; way++) {
         bench d;
@@ -760,7 +760,7 @@ static void keep_warning(void *user, dt_log_level level, const char *message) {
         snprintf(user, 256, "%s", message);
 }
 
-TEST(an_input_with_its_channels_last_that_happens_to_fit_is_warned_of) {
+TEST(an_input_with_its_channels_last_that_happens_to_fit_is_a_warning) {
     char warning[256] = "";
     const dt_logger logger = {keep_warning, warning};
     dt_ctx *ctx;
@@ -868,7 +868,7 @@ TEST(a_column_that_nothing_reads_is_named) {
 
 /* ---- What is promised where one may guess wrong */
 
-TEST(a_batch_norm_that_a_program_does_not_compute_does_not_move) {
+TEST(a_batch_norm_that_a_program_does_not_compute_keeps_its_statistics) {
     for (int way = 0; way < 5;
          way++) { /* nobody needs it; an output; a metric; a loss; eval mode */
         bench d;
@@ -901,7 +901,7 @@ TEST(a_batch_norm_that_a_program_does_not_compute_does_not_move) {
     }
 }
 
-TEST(a_gradient_of_what_lies_between_counts_the_uses_of_that_tensor) {
+TEST(a_gradient_of_an_intermediate_tensor_counts_all_its_uses) {
     bench d;
     dt_program *program = NULL;
     float dh[6], dx[6];
@@ -925,7 +925,7 @@ TEST(a_gradient_of_what_lies_between_counts_the_uses_of_that_tensor) {
     dt_ctx_destroy(d.ctx);
 }
 
-TEST(shapes_that_newcomers_give_are_told_how_to_mend) {
+TEST(common_wrong_shapes_are_errors_that_say_what_to_do) {
     const char *error[] = {
         "targets must be [B]: the logits without their last dimension; dt_reshape them",
         "[B, 4, 5]: the logits without their last dimension; for one a sample dt_flatten before "

@@ -91,7 +91,7 @@ static const struct {
 
 enum { SOUGHT_USES = sizeof sought_uses / sizeof *sought_uses };
 
-TEST(index_of_a_name_that_there_is_not_is_an_error_that_says_the_name) {
+TEST(index_of_an_unknown_name_is_an_error_with_the_name) {
     for (int i = 0; i < SOUGHT_USES; i++) {
         sought_job j;
         char want[128];
@@ -113,7 +113,7 @@ TEST(index_of_a_name_that_there_is_not_is_an_error_that_says_the_name) {
 }
 
 /* Names of any length and number, with bytes that a terminal would obey: the text stays short. */
-TEST(names_that_there_are_not_keep_an_error_short) {
+TEST(unknown_names_keep_an_error_short) {
     sought_job j;
     char name[300];
     REQUIRE(sought_open(&j));

@@ -462,36 +462,36 @@ static void rows_run(wrong_level level, void (*run)(const row *r, uint64_t works
         sigaction(signals[i], &before[i], NULL);
 }
 
-TEST(ops_refuse_whatever_is_wrong) {
+TEST(ops_refuse_all_wrong_arguments) {
     rows_run(GRAPH, row_run);
 }
 
-TEST(stores_programs_and_files_refuse_whatever_is_wrong) {
+TEST(stores_programs_and_files_refuse_all_wrong_arguments) {
     rows_run(STORE, row_run);
 }
 
-TEST(trainers_refuse_whatever_is_wrong) {
+TEST(trainers_refuse_all_wrong_settings) {
     rows_run(TRAINER, row_run);
     wrong_empty(wrong_path("wrong-args-folder"));
 }
 
-TEST(comms_refuse_whatever_is_wrong) {
+TEST(comms_refuse_all_wrong_arguments) {
     rows_run(COMM, row_run);
 }
 
-TEST(ops_without_memory_say_so) {
+TEST(ops_without_memory_report_it) {
     rows_run(GRAPH, row_starve_all);
 }
 
-TEST(stores_programs_and_files_without_memory_say_so_and_change_nothing) {
+TEST(stores_programs_and_files_without_memory_report_it_and_change_nothing) {
     rows_run(STORE, row_starve_all);
 }
 
-TEST(comms_without_memory_say_so) {
+TEST(comms_without_memory_report_it) {
     rows_run(COMM, row_starve_all);
 }
 
-TEST(trainers_without_memory_say_so_and_change_nothing) {
+TEST(trainers_without_memory_report_it_and_change_nothing) {
     rows_run(TRAINER, row_starve_all);
     wrong_empty(wrong_path("wrong-args-folder"));
 }
