@@ -1,9 +1,9 @@
 /* The main of a test program: `dtest [part of a name]... [-v] [--counts FILE] [--also FILE]...`,
  * and `--without PART`: tests whose names contain it are skipped. `--shared FOLDER`: processes that
- * were started with the same empty folder share the tests out, each taking those of the next file
- * that none has, since tests of a file may use the same files of their own; they print no sum.
- * --counts writes three numbers, passed, failed and skipped; --also adds such a file, of tests that
- * were run elsewhere, and runs none here. */
+ * were started with the same empty folder split the tests. Each takes those of the next file that
+ * no process has. Tests of a file may use the same files of their own; they print no sum. --counts
+ * writes three numbers, passed, failed and skipped; --also adds such a file, of tests that were run
+ * elsewhere, and runs none here. */
 #include "harness.h"
 
 #include <errno.h>
@@ -32,13 +32,13 @@ static double now_seconds(void) {
     struct timespec now;
     timespec_get(&now, TIME_UTC);
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-#else /* Windows, whose clock() is no processor's */
+#else /* Windows, whose clock() is not processor time */
     return (double)clock() / CLOCKS_PER_SEC;
 #endif
 }
 
-/* Of all processors, and of the processes that the tests waited for: what a test costs on a machine
- * that does other things too. */
+/* Of all processors, and of the processes that the tests waited for. So it is a test's cost on a
+ * busy machine. */
 static double processor_seconds(void) {
 #if defined __unix__ && !defined __EMSCRIPTEN__
     struct tms used;
@@ -119,7 +119,7 @@ static const char *value_of(const char *option, int argc, char **argv) {
     return NULL;
 }
 
-/* Whoever makes the file of a number first has it. What cannot be asked is run. */
+/* The process that makes the file of a number first has it. What cannot be asked is run. */
 static bool tests_are_anothers(const char *folder, int number) {
     char path[512];
     if (!folder)

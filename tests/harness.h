@@ -28,7 +28,7 @@ typedef struct test_state { /* of the test that runs now */
 } test_state;
 
 extern test_state test_now;
-/* How many threads the system still gives to the library; -1 = as many as there are. */
+/* How many threads the system still gives to the library; -1 = all that there are. */
 extern int harness_threads_left;
 /* How many actions of steps this process has begun, and which of them kills it; -1: none does. */
 extern _Atomic long harness_actions, harness_killer;
@@ -39,8 +39,8 @@ void test_off(void **calls);
 
 /* DTRAIN_TEST_LONG: no case is left out. */
 bool test_is_long(void);
-/* Whether this run has case `i`: one in `plain` of them; under a sanitizer, where each takes ten
- * times as long and it is memory that is looked at, one in `sanitized`; in the long form all. */
+/* Whether this run has case `i`: one in `plain` of them; under a sanitizer one in `sanitized`.
+ * There each takes ten times as long, and memory is what counts; in the long form all. */
 bool test_takes(long i, int plain, int sanitized);
 long test_draw(
     void); /* which ones: another number each day, or DTRAIN_DRAW, which a failure names */

@@ -1,8 +1,8 @@
 /* The test program; harness.c has its main. It holds the implementation, from the generated header.
  * Tests of internals (everything dti_) need its static functions, so their files are included here;
  * every other tests/FOLDER/test_*.c is compiled apart, includes "dtrain.h" as a user's file does,
- * and is linked. build.sh tells the two kinds apart by the includes below. An include in a test is
- * a path from tests/, or from the top. */
+ * and is linked. build.sh recognises the two kinds by the includes below. An include in a test is a
+ * path from tests/, or from the top. */
 #include "harness.h"
 
 #include <errno.h>

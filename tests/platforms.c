@@ -1,6 +1,6 @@
-/* The test program of ./build.sh platforms, in one translation unit that every compiler takes: what
- * a platform may have of its own (threads, files, sockets, random bytes, arithmetic) and what
- * proves that the rest is right there (ops and trainings against PyTorch's values). */
+/* The test program of ./build.sh platforms, in one translation unit that every compiler takes. It
+ * tests what a platform may have of its own: threads, files, sockets, random bytes, arithmetic. Ops
+ * and trainings against PyTorch's values prove that the rest is right there. */
 #include "harness.c"
 
 #define DT_IMPLEMENTATION

@@ -1,10 +1,10 @@
-/* Runs all ranks' schedules against each other without a network, in one thread, chunk by chunk, in
- * an order drawn from a seed, by the rules of schedule.h and nothing more lenient: slots hold a
- * window of chunks and are assigned once all their senders have posted, a stream that is not
- * credited is permitted whole when its receiver has posted, short ones may come before that. What
- * it finds: streams whose ends differ, ranks that wait for ever, steps that do not say what they
- * wait for, writes over what is still to be sent, read or written by a step that does not come
- * after. */
+/* Runs all ranks' schedules against each other without a network, in one thread. It goes chunk by
+ * chunk, in an order drawn from a seed, by the rules of schedule.h. Slots hold a window of chunks,
+ * and are assigned once all their senders have posted. A stream without credits is permitted whole
+ * when its receiver has posted. Short streams may come before that. It finds streams with different
+ * ends, ranks that wait for ever, and steps that do not name what they wait for. It also finds
+ * writes over bytes that are still to be sent, read or written by a step that does not come after.
+ * */
 
 enum { EXEC_RANKS = 33, EXEC_EARLY = DTI_EARLY_BYTES };
 
@@ -261,8 +261,8 @@ static bool exec_meets(exec_rank *r, const dti_schedule_step *step, uint8_t plac
     return begin < to && from < end;
 }
 
-/* Step `at` writes its next chunk: nothing that needs what lies there may still have to read it,
- * and nothing else may still write there unless it comes after. */
+/* Step `at` writes its next chunk. No step may still have to read there, and no other step may
+ * still write there unless it comes after. */
 static bool exec_check_write(exec_world *w, uint32_t rank, uint32_t at) {
     exec_rank *r = &w->ranks[rank];
     const dti_schedule_step *step = &r->s.steps[at];
@@ -306,7 +306,7 @@ static void exec_fold(exec_world *w, exec_rank *r, const dti_schedule_step *step
                  step->finish, r->c.op.tree ? r->c.leaf_total : w->size);
 }
 
-/* Who has left a barrier knows that all have come. */
+/* A rank that has left a barrier knows that all have come. */
 static bool exec_check_barrier(exec_world *w, uint32_t rank) {
     exec_rank *r = &w->ranks[rank];
     for (uint32_t i = 0; i < r->s.step_count; i++)

@@ -1,5 +1,5 @@
-/* The test program of the collectives: the implementation with nothing but them, and the tests, of
- * which most look at internals. Compiled in seconds, under any sanitizer too. */
+/* The test program of the collectives: only their part of the implementation, and the tests. Most
+ * tests look at internals. Compiled in seconds, under any sanitizer too. */
 #define _GNU_SOURCE /* processes, network namespaces: for the tests, not for the library */
 #include "harness.h"
 

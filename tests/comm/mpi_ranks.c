@@ -53,8 +53,8 @@ static void leave(mate *m) {
     m->comm = NULL;
 }
 
-/* MPI ends ranks that are still there when one goes without MPI_Finalize, which cannot be called
- * with operations that were given up: so all wait for all. */
+/* MPI ends the remaining ranks when one goes without MPI_Finalize. That cannot be called with
+ * operations that were given up, so all wait for all. */
 static bool join_to_end(mate *m, dt_comm_desc desc) {
     int level;
     MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
@@ -312,7 +312,7 @@ static void leaves_pending(mate *m) {
     leave_ended(m);
 }
 
-/* Rank 0 sends more than rank 1 takes: MPI tells. */
+/* Rank 0 sends more than rank 1 takes: MPI reports it. */
 static void truncates(mate *m) {
     float x[4] = {0};
     if (!join_to_end(m, (dt_comm_desc){0}))

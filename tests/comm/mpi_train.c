@@ -44,7 +44,7 @@ static void mpi_expect(bool ok, int rank, const char *what, const char *text) {
     printf("  rank %d: %s: %s\n", rank, what, text);
 }
 
-/* All are told, and stay: mpirun ends who is there when one goes without MPI_Finalize. */
+/* All get the error, and stay: mpirun ends the other ranks when one goes without MPI_Finalize. */
 static void mpi_told(dt_comm *comm, const train_model *m, dt_trainer *t, dt_result result) {
     const int rank = dt_comm_rank(comm);
     const char *text = dt_ctx_error(m->ctx);

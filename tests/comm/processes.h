@@ -1,6 +1,6 @@
-/* Ranks as processes: each is forked, has its own dt_comm over TCP on this host, and tells its
- * result through memory that all share. A watchdog ends what hangs, and that is a failure. Uses
- * mate and EXPECT of test_comm.c: a rank notes its first failure, and goes on. */
+/* Ranks as processes. Each is forked, has its own dt_comm over TCP on this host, and reports its
+ * result through shared memory. A watchdog ends what hangs, and that is a failure. Uses mate and
+ * EXPECT of test_comm.c: a rank notes its first failure, and goes on. */
 #ifndef DTRAIN_TESTS_PROCESSES_H
 #define DTRAIN_TESTS_PROCESSES_H
 
@@ -173,7 +173,7 @@ static void fleet_start(fleet *f, void (*run)(proc *p)) {
         pid_t pid = fork();
         if (pid == 0)
             proc_main(p);
-        p->pid = pid; /* written by the parent alone: the memory is shared */
+        p->pid = pid; /* written only by the parent: the memory is shared */
         if (pid < 0) {
             test_check(false, __FILE__, __LINE__, "fork: %s", strerror(errno));
             p->ended = p->dead = true;
@@ -198,7 +198,7 @@ static bool fleet_reap(fleet *f) {
     return all;
 }
 
-/* Waits for all, kills what is late, and tells each rank's first failure. */
+/* Waits for all, kills late ranks, and reports each rank's first failure. */
 static void fleet_end(fleet *f) {
     uint64_t start = dti_now_ns();
     int late = 0;

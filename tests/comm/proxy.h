@@ -1,7 +1,8 @@
-/* A process between ranks, which are not told of it: connect() below is the test program's, and
- * sends what a rank of this host dials to the proxy, which finds the true target by the port that
- * the connection comes from. The proxy knows the protocol's lengths, so a test can change what it
- * wants of which connection: by a function that sees each message, or by a place in the stream. */
+/* A process between ranks, which do not know of it. connect() below is the test program's. It sends
+ * connections to ranks of this host to the proxy. The proxy finds the true target by the port that
+ * the connection comes from. The proxy knows the protocol's lengths, so a test can change any part
+ * of any connection. It does so by a function that sees each message, or by a place in the stream.
+ * */
 #ifndef DTRAIN_TESTS_PROXY_H
 #define DTRAIN_TESTS_PROXY_H
 
@@ -267,7 +268,8 @@ static void proxy_main(proxy *x) {
                                              .answers = true,
                                              .pair = pair,
                                              .cut = proxy_cut()};
-                known = at < known ? at : known; /* what was polled there is another's */
+                known = at < known ? at : known; /* the entries that were polled there belong to
+                                                  * another */
                 count = DTI_MAX(count, at + 2);
             }
         }

@@ -142,8 +142,8 @@ static void sim_shut(void *user, dti_link *link) {
     c->pipe[sim_side(c, link)].fin = true;
 }
 
-/* As a closed socket: the other end reads what was sent, then the end; but when bytes that had come
- * were not read, it is reset. */
+/* As a closed socket: the other end reads the bytes that were sent, then the end; but when bytes
+ * that had come were not read, it is reset. */
 static void sim_close_side(sim_conn *c, int side) {
     c->closed[side] = true;
     c->link[side] = NULL;
@@ -262,8 +262,8 @@ static bool sim_output(sim_net *n, sim_rank *r, sim_conn *c, int d) {
     return some_went;
 }
 
-/* A turned bit counts when its frame is whole and the rank goes on: who has begun to leave before
- * that has what it came for, and need not look. */
+/* A flipped bit counts when its frame is complete and the rank continues. A rank that has begun to
+ * leave before that has its bytes, and need not look. */
 static void sim_count_flip(sim_net *n, const sim_rank *r, sim_conn *c, int d) {
     const dti_link *link = c->link[d];
     if (!c->flipped[d] || !link || link->in_body || link->rx_from != link->rx_to)
@@ -338,8 +338,8 @@ static void sim_kill(sim_net *n, int rank) {
     }
 }
 
-/* Some connection breaks, and what was on its way is lost: both sides are told so; or they read
- * an end; or one side is told, and the other one when it writes. */
+/* Some connection breaks, and the bytes on their way are lost. Both sides get the error; or they
+ * read an end; or one side gets it, and the other one when it writes. */
 static void sim_break_one(sim_net *n) {
     int start = (int)sim_random(&n->rng, (uint32_t)n->conn_top), way = (int)sim_random(&n->rng, 4);
     for (int i = 0; i < n->conn_top; i++) {

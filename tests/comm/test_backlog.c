@@ -1,6 +1,6 @@
-/* What was sent and is not acknowledged, on the simulated network: what a copy of it is made of,
- * when an operation may end, and that what is sent again is what was sent, though the application
- * has used its memory anew. */
+/* Bytes that were sent and are not acknowledged, on the simulated network: what a copy of them is
+ * made of, and when an operation may end. Bytes that are sent again are the first ones, although
+ * the application has used its memory again. */
 
 static dti_flight *backlog_post(sim_net *n, int rank, dt_comm_op op, void *in, void *out) {
     dti_core *core = &n->ranks[rank].core;
@@ -24,7 +24,7 @@ static bool backlog_is(const uint8_t *data, size_t bytes, int value) {
     return true;
 }
 
-/* All connections between two ranks break, and what was on its way is lost. */
+/* All connections between two ranks break, and the bytes on their way are lost. */
 static void backlog_reset(sim_net *n, int a, int b) {
     for (int i = 0; i < n->conn_top; i++) {
         sim_conn *c = &n->conns[i];
@@ -33,8 +33,8 @@ static void backlog_reset(sim_net *n, int a, int b) {
     }
 }
 
-/* The number of BYE has no frame: where one would lie there is an old one. So a rank's last word to
- * one that has left is no part of the operation that it still has with others. */
+/* The number of BYE has no frame: where one would lie there is an old one. So a rank's last frame
+ * to one that has left does not belong to the operation that it still has with others. */
 TEST(backlog_number_of_a_bye_keeps_no_old_frame) {
     enum { CHUNK = 4096, MANY = 300 * CHUNK, FEW = 3 * CHUNK };
     static uint8_t from[MANY], to[2][MANY];
@@ -76,8 +76,8 @@ TEST(backlog_number_of_a_bye_keeps_no_old_frame) {
     sim_end(n);
 }
 
-/* A step that may write where it has sent from waits for a copy, not for the other side: also of
- * the first frame of a connection, whose number is 0. */
+/* A step that may write where it has sent from waits for a copy, not for the other side. That
+ * includes the first frame of a connection, whose number is 0. */
 TEST(backlog_first_frame_of_a_connection_does_not_delay_a_step) {
     enum { BYTES = 8192 };
     static uint8_t x[2][BYTES];
@@ -110,8 +110,8 @@ static uint32_t backlog_parts_used(const dti_core *core) {
     return count;
 }
 
-/* It lies in the memory of the connection to one of them, and stays until the last one has it: also
- * when that one has it, and is sent something else. */
+/* It lies in the memory of the connection to one of them, and stays until the last one has it. That
+ * holds also when that one has it, and is sent other bytes. */
 TEST(backlog_of_equal_bytes_to_several_ranks_is_copied_once) {
     enum { CHUNK = 4096, BYTES = 3 * CHUNK, PARTS = 3 * 16 };
     static uint8_t from[BYTES], other[BYTES], to[4][BYTES];
@@ -175,8 +175,8 @@ TEST(window_fills_a_link_within_its_memory_limit) {
     CHECK(window_of(DTI_LINK_MEASURED, 3, chunk, slow) == 4);
     CHECK(window_of(DTI_LINK_MEASURED, 4, chunk, slow) == 2);
     CHECK(window_of(DTI_LINK_MEASURED, 8, chunk, lan) == 2);
-    /* 10 Gbit/s, 20 ms: 25 MB there and back, of which 64 chunks are 16. What was measured there is
-     * less than the link has; what was given is believed. */
+    /* 10 Gbit/s, 20 ms: 25 MB there and back, of which 64 chunks are 16. The bandwidth measured
+     * there is less than the link has; the given one is believed. */
     const dt_comm_link far = {10 * ms, 0, 8000000}, fast = {10 * ms, 0, 10 * gbit};
     CHECK(window_of(DTI_LINK_MEASURED, 2, chunk, far) == 64);
     CHECK(window_of(DTI_LINK_GIVEN, 2, chunk, far) == 4);

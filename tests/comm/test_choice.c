@@ -1,5 +1,5 @@
-/* The choice of algorithms by what links cost: never another result, alike on all ranks, the
- * expected one in a table of links; and real processes that measure. */
+/* The choice of algorithms by link costs. It never changes a result, is alike on all ranks, and is
+ * the expected one in a table of links; and real processes that measure. */
 
 /* ---- choice */
 
@@ -74,8 +74,8 @@ TEST(link_costs_never_change_the_bits) {
           seen[3][DT_COMM_ALGORITHM_DIRECT]);
 }
 
-/* Above 32 ranks and 64 KiB ring and halving add in orders of their own: there links must not
- * decide, whatever they are. */
+/* Above 32 ranks and 64 KiB ring and halving add in orders of their own. There no link may decide.
+ * */
 TEST(link_speeds_do_not_change_the_order_of_sums) {
     uint64_t random = 99;
     for (int i = 0; i < 2000; i++) {
@@ -245,7 +245,7 @@ TEST(rank_0_decides_link_costs_for_all_ranks) {
 }
 
 /* Rank 1's memory ends at each allocation of measuring in turn: the join fails there, and at rank
- * 0, which is told; both begin anew. */
+ * 0, which gets the error; both begin again. */
 static void choice_starving(proc *p) {
     meagre memory = {.left = -1};
     dt_comm_desc desc = proc_desc(p);

@@ -1,5 +1,6 @@
-/* What all transports share, and two of them: the check of arguments, comms of one rank, and ranks
- * that are threads. Expected values are computed here, from a formula for each rank's input. */
+/* The parts that all transports share, and two transports: the check of arguments, comms of one
+ * rank, and ranks that are threads. Expected values are computed here, from a formula for each
+ * rank's input. */
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -327,7 +328,7 @@ static void pairs(mate *m) {
         for (uint64_t k = 0; k < counts[i]; k++)
             out[i][k] = m->rank * 1000 + i * 100 + (int)(k % 97);
     }
-    for (int i = 0; i < N; i++) { /* receives before or behind the sends */
+    for (int i = 0; i < N; i++) { /* receives before or after the sends */
         dt_comm_op send = {.kind = DT_COMM_SEND, .in = out[i], .count = counts[i], .root = to};
         dt_comm_op recv = {.kind = DT_COMM_RECV, .out = in[i], .count = counts[i], .root = from};
         send.dtype = recv.dtype = DT_I32;
@@ -663,7 +664,8 @@ TEST(comm_wrong_groups_are_refused_and_the_parent_stays_usable) {
 
 /* ---- mismatches */
 
-/* What ends a group is the result of what was posted before; what is posted after is told it. */
+/* The end of a group is the result of the operations posted before; operations that are posted
+ * after get the same error. */
 static bool ended_by(const mate *m, dt_result result, dt_result cause) {
     bool revoked = strstr(dt_comm_error(m->comm), "the group has ended: ") != NULL;
     return result == (revoked ? DT_ERROR_REVOKED : cause);
@@ -832,8 +834,8 @@ TEST(comm_op_timeout_counts_only_from_the_post) {
     thread_team_run_with(&desc, 3, op_timeout_pair, &over);
 }
 
-/* After an operation ended badly its buffers are this rank's again: it writes them at once, which a
- * thread sanitizer sees collide with any thread that is still in them. */
+/* After an operation failed its buffers belong to this rank again. It writes them at once, so a
+ * thread sanitizer sees any thread that still uses them. */
 static void cancelled(mate *m) {
     enum { N = 1 << 18 };
     int *culprit = m->all->arg;
@@ -900,7 +902,8 @@ static void cancel_finished(mate *m) {
     EXPECT(m, !dt_comm_barrier(m->comm));
 }
 
-/* A group that ends takes its parent and sisters along; what was pending there has the cause. */
+/* A group that ends takes its parent and sisters along; the operations pending there have the
+ * cause. */
 static void cancelled_in_a_group(mate *m) {
     enum { N = 1000 };
     int *kind = m->all->arg, first[] = {0, 1}, second[] = {2, 3};

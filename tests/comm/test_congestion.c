@@ -1,9 +1,9 @@
-/* TCP's congestion control: what was asked for is on every connection, what the system has not is
- * refused, and a word is said where bbr makes operations slow. */
+/* TCP's congestion control: the chosen one is on every connection, and one that the system lacks is
+ * refused. A warning appears where bbr makes operations slow. */
 
 #include "comm/processes.h"
 
-/* One that this system has, if possible not its default; "" = it does not tell. */
+/* One that this system has, if possible not its default; "" = it is not known. */
 static void congestion_other(char name[16]) {
     char allowed[200];
     dti_socket_flow flow = {0};
@@ -18,7 +18,7 @@ static void congestion_other(char name[16]) {
             snprintf(name, 16, "%s", word);
 }
 
-/* Sums, and counts its connections and those that have what was asked for. */
+/* Sums, and counts its connections and those that have the chosen algorithm. */
 static void congestion_count(proc *p) {
     mate *m = &p->m;
     int32_t x = 1;
@@ -85,5 +85,5 @@ TEST(congestion_control_is_logged_once_when_operations_are_far_below_the_rate_of
     CHECK(flow_said(4, 40, 1000, 100) == 1); /* 100 MB/s of 1000 */
     CHECK(flow_said(4, 40, 118, 100) == 0);  /* a link of 1 Gbit/s that is well used */
     CHECK(flow_said(0, 0, 1000, 100) == 0);  /* another rank is late */
-    CHECK(flow_said(4, 1, 1000, 12) == 0);   /* too short to tell */
+    CHECK(flow_said(4, 1, 1000, 12) == 0);   /* too short to decide */
 }

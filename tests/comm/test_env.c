@@ -120,7 +120,7 @@ static void check_place(const dt_comm_desc *d, const char *launcher, int rank, i
 TEST(env_with_nothing_is_a_single_process) {
     dt_comm_desc d = ENV("PATH=/bin", "RANKS=3", "XRANK=1");
     check_place(&d, "", 0, 1, 0, 0, "");
-    d = ENV("RANK=", "WORLD_SIZE="); /* empty ones are none */
+    d = ENV("RANK=", "WORLD_SIZE="); /* empty ones count as missing */
     check_place(&d, "", 0, 1, 0, 0, "");
     d = ENV(HOROVOD); /* not one of ours */
     check_place(&d, "", 0, 1, 0, 0, "");
@@ -169,7 +169,7 @@ TEST(env_of_torchrun) {
     check_place(&d, "torch", 3, 4, 1, 2, "tcp://node0:31000");
     d = ENV(RAY);
     check_place(&d, "torch", 1, 2, 1, 2, "tcp://10.0.0.4:41233");
-    d = ENV("RANK=0", "WORLD_SIZE=1"); /* alone, it has nobody to meet */
+    d = ENV("RANK=0", "WORLD_SIZE=1"); /* a single process waits for no other */
     check_place(&d, "torch", 0, 1, 0, 0, "");
 }
 
@@ -350,7 +350,7 @@ TEST(env_of_a_launcher_below_another_is_the_inner_ones) {
     check_place(&d, "pmi", 1, 2, 1, 2, "pmi:8");
     env_case c = {.lines = (const char *const[]){TORCHRUN, "PMIX_RANK=1", "PMIX_NAMESPACE=s", NULL},
                   .pmix_loads = true};
-    d = env_read_case(&c); /* srun --mpi=pmix torchrun: the workers leave the agent's PMIx alone */
+    d = env_read_case(&c); /* srun --mpi=pmix torchrun: the workers do not use the agent's PMIx */
     check_place(&d, "torch", 3, 4, 1, 2, "tcp://node0:29500");
     CHECK(c.pmix_asked == 0);
 }
@@ -397,7 +397,8 @@ TEST(env_accepts_only_whole_numbers) {
     CHECK_ERROR(ENV("DTRAIN_ATTEMPT=18446744073709551616"), "DTRAIN_ATTEMPT");
     CHECK(ENV("DTRAIN_ATTEMPT=18446744073709551615").attempt == UINT64_MAX);
     CHECK_ERROR(ENV("DTRAIN_TIMEOUT=0"), "DTRAIN_TIMEOUT");
-    CHECK_ERROR(ENV("DTRAIN_TIMEOUT=2147484"), "DTRAIN_TIMEOUT"); /* its milliseconds are no int */
+    CHECK_ERROR(ENV("DTRAIN_TIMEOUT=2147484"), "DTRAIN_TIMEOUT"); /* its milliseconds do not fit int
+                                                                   * */
     CHECK_ERROR(ENV("DTRAIN_SILENCE=5s"), "DTRAIN_SILENCE");
     const char *const links[] = {
         "DTRAIN_LINK=on",         "DTRAIN_LINK=1",
@@ -768,7 +769,7 @@ TEST(ranks_of_one_host_share_a_key_that_ends_with_them) {
     CHECK(dti_key_share_in(&p.base, &leaf, &folders, other, &none) == DT_ERROR_TIMEOUT);
     CHECK_CONTAINS(p.base.error, p.folder);
 
-    pid_t crashed = fork(); /* a rank 0 that ends without a word */
+    pid_t crashed = fork(); /* a rank 0 that ends silently */
     if (crashed == 0)
         _exit(dti_key_share_in(&p.base, &root, &folders, stale, &share) == DT_OK ? 0 : 1);
     CHECK(key_child_wait(crashed) == 0);
@@ -981,7 +982,7 @@ TEST(pmi_that_answers_nonsense_is_an_error) {
     for (size_t i = 0; i < DTI_COUNT(cases); i++) {
         pmi_case c;
         pmi_run(&c, 1, cases[i]);
-        bool is_text = i >= 7 && i <= 9; /* rank 0's, which is none */
+        bool is_text = i >= 7 && i <= 9; /* rank 0's, which is not valid */
         CHECK(c.result == DT_ERROR_FORMAT || (c.result == DT_ERROR_IO && !is_text));
         CHECK_CONTAINS(c.base.error, "PMI: ");
     }

@@ -1,4 +1,4 @@
-/* Who does not belong, what is not the protocol, and what changes on its way. */
+/* Strangers, bytes that are not the protocol, and bytes that change on their way. */
 
 #include "comm/processes.h"
 #include "comm/proxy.h"
@@ -109,7 +109,7 @@ static void describe_chunks(proc *p, dt_comm_desc *desc) {
     desc->chunk_bytes = p->index == 1 ? 8192 : 4096;
 }
 
-/* Who is wrong comes last: who came later still would find nobody, and wait. */
+/* The wrong rank comes last: one that came later would find no peer, and wait. */
 static void joining_fails(proc *p) {
     if (p->index == 1 && p->all->describe)
         usleep(300000);
@@ -215,7 +215,7 @@ static void without_descriptors(proc *p) {
     EXPECT(&p->m, proc_try_desc(p, &desc) == DT_ERROR_TIMEOUT);
     if (p->index == 0) {
         pthread_join(thread, NULL);
-        limit_descriptors(RLIM_INFINITY); /* whoever looks for leaks at the end opens files */
+        limit_descriptors(RLIM_INFINITY); /* a leak checker opens files at the end */
     }
     struct rusage used;
     getrusage(RUSAGE_SELF, &used);
@@ -285,7 +285,7 @@ TEST(hostile_limits_on_descriptors_are_named_after_many_missing_ranks) {
         bool cut = ranks > 5 && strcmp(list + ranks - 5, ", ...") == 0;
         snprintf(last, sizeof last, "%u", size - 1);
         CHECK(cut || strcmp(list + ranks - strlen(last), last) == 0);
-        CHECK(cut == (size > 59)); /* most of them are told */
+        CHECK(cut == (size > 59)); /* most of them get the reason */
     }
     core->starved = false;
     char list[320];
@@ -341,7 +341,7 @@ static void garbage(int port, uint64_t *random) {
     raw_send(port, noise, sizeof noise);
 }
 
-/* A hello byte by byte, and idle connections that are made anew when they are closed. */
+/* A hello byte by byte, and idle connections that are opened again when they are closed. */
 static void attack(proc *p, int idle) {
     uint64_t random = 5;
     int *held = calloc((size_t)idle, sizeof *held), at = 0, slow = -1, sent = 0;
@@ -581,9 +581,9 @@ static void summing_a_little(proc *p) {
     }
 }
 
-/* Hello and proof of a connection for data, of both sides: every field is in the transcript, so the
- * connection does not come about; another one is tried. But for the acceptor's proof: with that it
- * has begun, and its end is an end. */
+/* Hello and proof of a connection for data, of the two sides. Every field is in the transcript, so
+ * the connection is refused; another one is tried. The acceptor's proof is the exception: with it
+ * the connection has begun, and its end is an end. */
 TEST(hostile_bits_flipped_in_the_handshake_of_data_cost_one_connection) {
     hit(PROXY_FLIP, false, true, 170, true, NULL);
     for (int at = 0; at < AFTER_PROOF; at += fleet_long() ? 1 : 17)
@@ -721,9 +721,9 @@ static uint64_t hit_heartbeats(void (*edit)(const proxy_flow *f, uint8_t *head))
     return dti_now_ns() - start;
 }
 
-/* Of a heartbeat: nothing else comes that would fill the length that it then has. What it takes to
- * see damage that shows at once is what this machine takes, the silence of 1 s is what it must
- * not. */
+/* Of a heartbeat: nothing else comes that would fill the length that it then has. The first limit
+ * is the time that this machine needs to see damage that shows at once. The second is the silence
+ * of 1 s, which it must not need. */
 TEST(hostile_lengths_of_heartbeats_do_not_make_a_rank_wait) {
     bool quick = false; /* a machine that is busy may be slow in one of both */
     for (int i = 0; i < 4 && !quick; i++) {
@@ -733,9 +733,9 @@ TEST(hostile_lengths_of_heartbeats_do_not_make_a_rank_wait) {
     CHECK(quick);
 }
 
-/* Headers that are changed and given the checksum that fits. Without a key that is all that there
- * is: what the frame then says must still be impossible for the receiver, or it is believed (which
- * is what insecure means). With a key the tag tells. */
+/* Headers that are changed and given the checksum that fits. Without a key the receiver has no
+ * other check. The frame's content must be impossible for it, or it is believed, which is the
+ * meaning of insecure. With a key the tag shows it. */
 static void edit_epoch(const proxy_flow *f, uint8_t *head) {
     if (f->control || f->dialler != 2 || f->answers || f->messages != 8)
         return;
@@ -851,7 +851,7 @@ static void shaking(proc *p) {
             p->numbers[0]++;
         }
     static const uint8_t fields[] = {0,  4,  7,  10, 12, 16,
-                                     24, 80, 82, 84, 96}; /* of who has the key */
+                                     24, 80, 82, 84, 96}; /* of a peer with the key */
     for (size_t i = 0; i < DTI_COUNT(fields); i++) {
         shake_hello(p, k.hello);
         k.hello[fields[i]] ^= 0x40;

@@ -1,5 +1,5 @@
-/* Several ranks on each host: hierarchical's schedules on executor.h against direct's bits, what
- * leaves a host, when it is chosen, and real processes that say who shares a host. */
+/* Several ranks on each host: hierarchical's schedules on executor.h against direct's bits, and the
+ * bytes that leave a host. Also when it is chosen, and real processes that share a host. */
 
 /* ---- schedules */
 

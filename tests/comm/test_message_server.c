@@ -1,5 +1,5 @@
-/* A message server and its clients in one thread, over TCP on this host: messages of all sizes in
- * each kind of integrity, and who is turned away. */
+/* A message server and its clients in one thread, over TCP on this host. Messages of all sizes in
+ * each kind of integrity, and refused clients. */
 
 enum { MESSAGE_SERVER_CLIENTS = 3, MESSAGE_SERVER_LARGE = 300000 };
 
@@ -167,7 +167,7 @@ static bool message_server_two(message_server_side **server, message_server_side
            message_server_make(*client, false, 'a', DT_COMM_CRC);
 }
 
-/* More than there is room for wait for their turn behind those that have proved nothing. */
+/* More than there is room for wait for their turn after those that have proved nothing. */
 TEST(message_servers_close_the_oldest_unknown_connection_for_a_new_one) {
     message_server_side *server, *client;
     int strangers[2 * MESSAGE_SERVER_CLIENTS];

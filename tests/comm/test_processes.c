@@ -1,6 +1,6 @@
 /* Collectives between real processes of this host, over shared memory and over TCP: every kind, the
- * same bits, leaving, pauses, deaths, mismatches, waiting, memory. Who attacks them is in
- * test_hostile.c, and what is of shared memory alone in test_shared.c. */
+ * same bits, leaving, pauses, deaths, mismatches, waiting, memory. Attacks on them are in
+ * test_hostile.c, and tests of shared memory only in test_shared.c. */
 
 #include "comm/processes.h"
 
@@ -77,8 +77,7 @@ static void everything(proc *p) {
 }
 
 TEST(processes_do_every_kind_type_size_and_algorithm) {
-    /* by shared memory, and by sockets; those of the long form alone, and under a sanitizer,
-     * last */
+    /* by shared memory, and by sockets; only those of the long form, and under a sanitizer, last */
     static const struct {
         int size, sockets;
     } all[] = {{3, 0}, {4, 1}, {2, 0}, {8, 0}, {3, 1}, {4, 0}, {7, 0}, {2, 1}, {7, 1}, {8, 1}};
@@ -314,7 +313,7 @@ TEST(processes_that_outlive_rank_0_learn_of_a_death_from_it) {
 
 enum { CROWD = 20, CROWD_COUNT = 1000 };
 
-/* Nothing goes the other way, and so nothing tells that they have come. */
+/* Nothing goes the other way, so their arrival is not known. */
 static void crowding(proc *p) {
     mate *m = &p->m;
     int32_t x[CROWD_COUNT] = {0};
@@ -604,7 +603,8 @@ static void mismatching(proc *p) {
         if (m->rank == (int)p->all->at[0].numbers[7])
             usleep(30000);
         dt_result result = dt_comm_run(m->comm, &op);
-        /* A root that only sends may be done before it hears of others: then the next one tells. */
+        /* A root that only sends may be done before it hears of others: then the next operation
+         * reports it. */
         proc_note(p, result ? result : dt_comm_barrier(m->comm));
     }
     free(in), free(out);
@@ -706,7 +706,7 @@ TEST(processes_progress_while_no_caller_waits) {
     fleet_free(f);
 }
 
-/* Rank 1 does not come; whoever waits for it is told so, and its handle ends. */
+/* Rank 1 does not come; a call that waits for it gets that error, and its handle ends. */
 static void coming_late(proc *p) {
     mate *m = &p->m;
     float x = 1;
@@ -791,8 +791,8 @@ TEST(processes_wait_for_the_documented_time) {
     fleet_free(f);
 }
 
-/* Nobody else has posted it, so it cannot have finished. All have posted theirs by then: what comes
- * later is told that the group has ended. */
+/* Nobody else has posted it, so it cannot have finished. All have posted theirs by then: an
+ * operation that comes later gets the error that the group has ended. */
 static void cancelling(proc *p) {
     mate *m = &p->m;
     float x[3000] = {0};
@@ -802,7 +802,7 @@ static void cancelling(proc *p) {
         return;
     const bool cancels = m->rank == (int)p->all->at[0].numbers[7];
     if (!cancels) {
-        op.kind = DT_COMM_RECV; /* of who sends nothing */
+        op.kind = DT_COMM_RECV; /* of a rank that sends nothing */
         op.root = m->rank == 2 ? 1 : 2;
     }
     EXPECT(m, !dt_comm_barrier(m->comm));
@@ -908,7 +908,7 @@ static void starving(proc *p) {
     meagre memory = {.left = -1};
     dt_comm_desc desc = proc_desc(p);
     float *x = calloc(100000, sizeof *x);
-    desc.no_link = true; /* who fails while links are measured ends the join for all */
+    desc.no_link = true; /* a rank that fails while links are measured ends the join for all */
     if (m->rank)
         desc.allocator = (dt_allocator){meagre_alloc, meagre_free, &memory};
     dt_result result = DT_ERROR_MEMORY;
@@ -946,7 +946,7 @@ TEST(processes_survive_failing_allocations) {
     fleet_free(f);
 }
 
-/* Rank 1 gives up where memory fails in an operation: rank 0 is told in time. */
+/* Rank 1 gives up where memory fails in an operation: rank 0 gets the error in time. */
 static void starved_to_death(proc *p) {
     mate *m = &p->m;
     meagre memory = {.left = -1};
@@ -991,7 +991,7 @@ static void few_files(proc *p) {
         EXPECT(m, one == m->size);
     proc_note(p, result);
     EXPECT(m, result == DT_OK || p->text[0]);
-    setrlimit(RLIMIT_NOFILE, &before); /* who looks for leaks at the end opens files */
+    setrlimit(RLIMIT_NOFILE, &before); /* a leak checker opens files at the end */
 }
 
 /* One of three can open `more` descriptors beyond those that it needs before joining. Counts how
@@ -1076,7 +1076,8 @@ static void in_port_range(proc *p) {
     }
 }
 
-/* A file of an earlier run lies there: nobody answers at what it says, and it is written anew. */
+/* A file of an earlier run lies there. No rank answers at its addresses, and it is written again.
+ * */
 TEST(processes_join_by_a_file_in_a_range_of_ports) {
     char path[128];
     fleet *f = fleet_new(4);

@@ -1,5 +1,5 @@
-/* The folds against a slow tree of scalars that walks leaves, bit for bit, by every instruction set
- * that the CPU has. */
+/* The folds against a slow tree of scalars that walks leaves, bit for bit. Every instruction set of
+ * the CPU is tested. */
 
 #define FOLD_OPERANDS 48
 #define FOLD_ISAS                                                                                  \

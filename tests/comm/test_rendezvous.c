@@ -16,7 +16,7 @@
 #define MEET_MAX 8
 #define MEET_KEY "ffeeddccbbaa99887766554433221100ffeeddccbbaa99887766554433221100"
 
-/* ---- processes that tell by shared memory how they fared */
+/* ---- processes that report their results by shared memory */
 
 typedef struct meet_rank {
     dt_result result;
@@ -550,7 +550,7 @@ TEST(several_ports_are_all_tried_and_the_likely_one_in_each_round) {
     CHECK(c.r.candidate[0] == 1 && dti_address_port(&c.r.rank0.at[0]) == 65531);
     dti_rendezvous_look(&c.r);
     CHECK(c.r.candidate[0] == 1);
-    for (int i = 0; i < 15; i++) { /* all were others: begins anew */
+    for (int i = 0; i < 15; i++) { /* all were others: begins again */
         dti_rendezvous_connected(&c.r, 0);
         dti_rendezvous_look(&c.r);
     }
@@ -763,7 +763,7 @@ TEST(address_that_does_not_answer_does_not_delay_the_next) {
 TEST(jobs_that_share_ports_each_find_their_own_rank_0) {
     meet *m = meet_new(6, url_of("tcp://127.0.0.1:%d+16", meet_free_port(16)));
     pid_t pids[6];
-    for (int i = 0; i < 6; i++) { /* three jobs of two; no key is needed to tell them apart */
+    for (int i = 0; i < 6; i++) { /* three jobs of two; no key is needed to distinguish them */
         m->desc[i].rank = m->desc[i].local_rank = i & 1;
         m->desc[i].world_size = m->desc[i].local_size = 2;
         snprintf(m->desc[i].job, sizeof m->desc[i].job, "slurm-%d.%d", i / 4, i / 2);
@@ -888,7 +888,7 @@ static void store_speaks(int port, bool newer) {
     CHECK(s.newer == newer);
     CHECK(dti_kv_set(&s, "/dtrain/job/0", "tcp://1.2.3.4:5") == DT_OK);
     CHECK(dti_kv_set(&s, "/dtrain/job/1", "") == DT_OK);
-    CHECK(dti_kv_set(&s, "/dtrain/job/0", "tcp://1.2.3.4:6") == DT_OK); /* anew */
+    CHECK(dti_kv_set(&s, "/dtrain/job/0", "tcp://1.2.3.4:6") == DT_OK); /* again */
     dti_kv_close(&s);
     CHECK(store_get(port, 30000, "/dtrain/job/0", value, sizeof value, why) == DT_OK);
     CHECK_STR(value, "tcp://1.2.3.4:6");
@@ -1021,7 +1021,7 @@ static int world_enter(const char *hosts) {
     "ip addr add 10.9.2.1/24 dev e0 && ip addr add fd09::1/64 dev d0 nodad && "                    \
     "ip link set d0 arp off up && ip link set e0 up && ip link set d1 up && ip link set e1 up"
 
-/* What it checks is told by its status. */
+/* Its status reports what it checks. */
 static void world_test(void) {
     host_case c;
     dti_addresses list;

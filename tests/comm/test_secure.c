@@ -4,8 +4,8 @@
 
 /* ---- what the default does not see */
 
-/* The generator of CRC32C, its bits in the order of the wire: added to any message, it changes the
- * message and not the checksum. */
+/* The generator of CRC32C, its bits in the order of the wire. Added to any message, it changes the
+ * message but not the checksum. */
 static const uint8_t crc_blind_spot[5] = {0xF1, 0x76, 0xEC, 0x05, 0x01};
 
 static void add_blind_spot(const proxy_flow *f, uint8_t *data, size_t bytes) {
@@ -229,7 +229,7 @@ TEST(secure_processes_sum_with_every_integrity) {
     papers_free(&p);
 }
 
-/* ---- who does not belong */
+/* ---- a stranger */
 
 typedef struct odd_one {
     const char *what;
@@ -341,7 +341,7 @@ static void joining_briefly(proc *p) {
         proc_note(p, dt_comm_all_reduce(p->m.comm, &one, &one, 1, DT_I32, DT_COMM_SUM));
 }
 
-/* Any byte of a connection behind TLS: both ends notice, as with the tags of headers. While they
+/* Any byte of a connection after TLS: both ends notice, as with the tags of headers. While they
  * join they try again, and say so. */
 TEST(secure_bits_flipped_in_tls_are_always_detected) {
     for (int i = 0; i < 12; i++) {
@@ -376,7 +376,7 @@ TEST(secure_bits_flipped_in_tls_are_always_detected) {
     }
 }
 
-/* ---- what is said of it */
+/* ---- its text */
 
 static fleet *sealed_fleet(int ranks, proxy *x, proxy_deed deed, uint32_t connection, bool answers,
                            uint64_t at) {

@@ -1,6 +1,7 @@
-/* Ranks of one host over shared memory: the rings alone, that they are what is used, what happens
- * where they cannot be had, and who writes into them what he should not. That operations, deaths
- * and pauses go as over TCP is in test_processes.c, which does them over both. */
+/* Ranks of one host over shared memory: the rings by themselves, and that they are used. What
+ * happens where they cannot be had, and where a peer writes into them what it must not. That
+ * operations, deaths and pauses go as over TCP is in test_processes.c, which does them over both.
+ * */
 
 #include <dirent.h>
 #include <linux/filter.h>
@@ -34,7 +35,7 @@ static void ring_pair_close(ring_pair *p) {
     dti_shm_close(&p->b);
 }
 
-/* As if so many bytes had gone already. */
+/* As if that number of bytes had gone already. */
 static void ring_pair_advance(ring_pair *p, uint32_t at) {
     atomic_store(&p->a.head->way[0].written, at);
     atomic_store(&p->a.head->way[0].taken, at);
@@ -49,7 +50,7 @@ TEST(shared_rings_carry_every_byte_once_and_in_order) {
         uint32_t sent = 0, got = 0;
         if (!ring_pair_open(&p, seed))
             return;
-        ring_pair_advance(&p, seed % 2 ? UINT32_MAX - 100000 : 0); /* positions begin anew */
+        ring_pair_advance(&p, seed % 2 ? UINT32_MAX - 100000 : 0); /* positions begin again */
         for (int step = 0; step < 400; step++) {
             uint32_t sizes[2] = {ring_random(&p, 200),
                                  ring_random(&p, seed % 3 ? 70000 : MOST - 200)};
@@ -279,7 +280,7 @@ TEST(shared_payloads_are_read_in_place_where_the_system_permits) {
     }
 }
 
-/* ---- who has a processor */
+/* ---- the rank that has a processor */
 
 typedef struct pins {
     uint64_t of[2]; /* a rank's mask of the first two processors */
@@ -358,7 +359,7 @@ static void alone_with_it(proc *p) {
     const int *who = p->all->arg;
     char text[80];
     desc.shared_memory = p->index == *who ? DT_COMM_SHARED_REQUIRED : DT_COMM_SHARED_OFF;
-    desc.no_link = true; /* or it would be told by the join already */
+    desc.no_link = true; /* or the join would report it already */
     if (!EXPECT(m, proc_try_desc(p, &desc) == DT_OK))
         return;
     dt_result result = dt_comm_all_reduce(m->comm, &x, &x, 1, DT_I32, DT_COMM_SUM);
@@ -460,7 +461,8 @@ static void pass_some(int s, int file, int count, uint8_t *bytes, size_t size) {
     sendmsg(s, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* Whoever finds the name out gets no further than at a port, and what he passes is closed. */
+/* A process that finds the name out gets no further than at a port, and what it passes is closed.
+ * */
 static void strangers_call(const dti_tcp *t) {
     uint8_t junk[200], hello[4] = "DTRH";
     for (int i = 0; i < 200; i++)
@@ -491,7 +493,8 @@ static void visited(proc *p) {
     shared_sum(p);
 }
 
-/* Who has the memory may write anything there, so it is for who could do so anyway. */
+/* A process that has the memory may write anything there. It is meant for processes that could do
+ * so in any case. */
 static void of_another_user(proc *p) {
     mate *m = &p->m;
     if (p->index == 1 && !EXPECT(m, seteuid(65534) == 0))
@@ -526,8 +529,8 @@ TEST(shared_names_admit_no_process_without_the_key) {
 
 /* ---- the library's thread and the application's */
 
-/* Operations go on while the application computes, and it then waits for them: neither thread takes
- * what was to wake the other. */
+/* Operations continue while the application computes, and it then waits for them. Neither thread
+ * takes the signal that was to wake the other. */
 static void computing_meanwhile(proc *p) {
     mate *m = &p->m;
     enum { OPS = 3, N = 1 << 20 };
@@ -561,7 +564,7 @@ TEST(shared_memory_wakes_any_waiting_thread) {
         fleet *f = fleet_new(2);
         f->desc.shared_memory = tcp ? DT_COMM_SHARED_OFF : DT_COMM_SHARED_REQUIRED;
         fleet_run(f, computing_meanwhile);
-        for (int r = 0; r < 2; r++) /* who is not woken sleeps for a second */
+        for (int r = 0; r < 2; r++) /* a thread that is not woken sleeps for a second */
             test_check(f->at[r].numbers[0] < 900000000u, __FILE__, __LINE__,
                        "tcp %d: rank %d waited %.0f ms", tcp, r,
                        (double)f->at[r].numbers[0] * 1e-6);
@@ -655,7 +658,7 @@ static void scribble_memory(proc *p, const scribble *s) {
         dti_shm *m = &t->active[i]->shm;
         if (!t->active[i]->shared)
             continue;
-        if (s->seed == 0) { /* and so in all that is told later */
+        if (s->seed == 0) { /* and so in all that is reported later */
             m->taken += s->taken ? 0x40000000u : 0;
             m->written += s->taken ? 0 : 0x40000000u;
             atomic_store(&dti_shm_in(m)->taken, m->taken);

@@ -1,7 +1,7 @@
-/* The protocol on the simulated network: from each seed a world, a list of operations that its
+/* The protocol on the simulated network. Each seed gives a world, a list of operations that its
  * ranks post in different orders, and a fault. Every operation that a rank says is finished must
- * have the oracle's bytes; without a fault all must finish; with one every rank must end in
- * time. */
+ * have the oracle's bytes; without a fault all must finish; with one every rank must end in time.
+ * */
 #include "comm/sim.h"
 
 #define SIM_OPS_MAX 12
@@ -13,7 +13,7 @@
 typedef enum sim_fault {
     SIM_FAULT_NONE,
     SIM_FAULT_KILL,
-    SIM_FAULT_RESET,      /* connections break all the time, which is no fault */
+    SIM_FAULT_RESET,      /* connections break all the time, which does not count as a fault */
     SIM_FAULT_RESET_KILL, /* the same, and a rank dies */
     SIM_FAULT_CUT,
     SIM_FAULT_PAUSE,
@@ -263,9 +263,9 @@ static int sim_next(int rank, int queue) {
     return -1;
 }
 
-/* What is posted next: in a strict run the first operation that is not finished, now and then a
- * later one of any queue; else the next one of a queue that has not too many under way. -1 =
- * nothing. */
+/* The next operation to post. In a strict run it is the first one that is not finished. Now and
+ * then it is a later one of any queue; else the next one of a queue that has not too many under
+ * way. -1 = nothing. */
 static int sim_choose(sim_net *n, int rank) {
     sim_app_state *a = &sim_script.apps[rank];
     int queue = (int)sim_random(&n->rng, SIM_QUEUES);
@@ -352,8 +352,8 @@ static void sim_app(sim_net *n, int rank) {
 
 /* ---- one run */
 
-/* How many ranks share each host, and what a rank says of it: now and then it does not know, or
- * says what cannot be, and then nobody knows. */
+/* The number of ranks on each host, and what a rank reports of it. Now and then a rank does not
+ * know, or reports an impossible number. Then no rank knows. */
 static void sim_hosts(const sim_net *n, uint64_t seed, dti_settings *set) {
     static const uint32_t wrong[] = {0, 0, 0, 1, 5, 65535};
     uint64_t how = seed / SIM_FAULT_COUNT;
@@ -604,7 +604,7 @@ TEST(simulated_rank_0_leaves_last) {
     sim_end(n);
 }
 
-/* Of rank 2, which has no connection to rank 1, only rank 0 can tell. */
+/* Of rank 2, which has no connection to rank 1, only rank 0 can report. */
 TEST(simulated_rank_0_that_leaves_still_names_the_rank_that_died) {
     int32_t x = 1;
     sim_net *n = sim_joined(3);
@@ -623,7 +623,7 @@ TEST(simulated_rank_0_that_leaves_still_names_the_rank_that_died) {
 }
 
 /* Its connections break meanwhile, and are joined again. Then it has stayed long enough: the others
- * go on without it; who needs it is told that it has left. */
+ * go on without it; a rank that needs it gets the error that it has left. */
 TEST(simulated_ranks_continue_when_rank_0_has_left) {
     int32_t x = 1, y = 2, z = 3;
     sim_net *n = sim_joined(3);
@@ -645,7 +645,7 @@ TEST(simulated_ranks_continue_when_rank_0_has_left) {
     sim_end(n);
 }
 
-/* Who needs rank 0 while it stays is told at once, and so are all. */
+/* A rank that needs rank 0 while it stays gets the error at once, and so do all. */
 TEST(simulated_ranks_do_not_wait_for_rank_0_when_it_stays) {
     int32_t x = 1;
     sim_net *n = sim_joined(3);
@@ -660,8 +660,8 @@ TEST(simulated_ranks_do_not_wait_for_rank_0_when_it_stays) {
 
 /* ---- silence */
 
-/* What is shorter than the silence that means death costs its time alone; what is longer is a
- * death, which all are told of, and which nothing takes back. */
+/* A pause shorter than the silence that means death costs only its time; a longer pause is a death,
+ * which all learn of, and which nothing takes back. */
 TEST(simulated_network_that_is_down_for_a_moment_is_not_a_death) {
     int32_t x = 1, y = 2;
     sim_net *n = sim_joined(3);
@@ -684,7 +684,7 @@ TEST(simulated_network_that_is_down_for_a_moment_is_not_a_death) {
 
 /* ---- a bit that is turned while ranks join */
 
-/* Ranks that do not belong together would be told so; NULL: nobody is. */
+/* Ranks that do not belong together would get that error; NULL: nobody is. */
 static const char *sim_speaks_of_others(const sim_net *n) {
     static const char *const others[] = {"differ", "different", "insecure", "same rank", "another"};
     for (int r = 0; r < n->size; r++)

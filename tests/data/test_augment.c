@@ -1,6 +1,6 @@
 /* Augmentation: each step against what it says, from the random numbers that it took; and the same
  * samples whatever the threads, batches, shares and the place where reading begins. Included by
- * main.c, behind test_loader.c. */
+ * main.c, after test_loader.c. */
 
 enum { AUGMENT_ROWS = 60, AUGMENT_C = 3, AUGMENT_H = 6, AUGMENT_W = 8 };
 enum { AUGMENT_PLANE = AUGMENT_H * AUGMENT_W, AUGMENT_SIZE = AUGMENT_C * AUGMENT_PLANE };
@@ -134,7 +134,7 @@ TEST(augmented_samples_depend_only_on_seed_epoch_and_row) {
     dt_ctx_destroy(g.ctx);
 }
 
-/* Copies of a row in an epoch of draws by weight are no copies; a resumed epoch has the same. */
+/* Copies of a row in an epoch of draws by weight differ; a resumed epoch has the same. */
 TEST(rows_that_weights_draw_again_are_augmented_again) {
     static augment_fixture f;
     static float seen[2][AUGMENT_ROWS][AUGMENT_SIZE];
@@ -385,7 +385,7 @@ TEST(augmentation_cuts_out_one_square) {
     dt_ctx_destroy(f.ctx);
 }
 
-/* Who a row was mixed with and how much of it is its own, by its target. */
+/* The row that a row was mixed with, and its own share, by its target. */
 static bool augment_mixed(const augment_fixture *f, int r, int *partner, double *share) {
     double sum = 0;
     *partner = r;

@@ -1,6 +1,6 @@
-/* Models as C files: compiled as C99 with all warnings as errors, and run beside dtrain's portable
- * class: the same bits. Random graphs of whatever can be written, a small network, and what is
- * refused. Included by main.c behind test_onnx.c, some of whose pieces it uses. */
+/* Models as C files, compiled as C99 with all warnings as errors. They run beside dtrain's portable
+ * class, with the same bits. Random graphs of whatever can be written, a small network, and what is
+ * refused. Included by main.c after test_onnx.c, some of whose pieces it uses. */
 #include "temp.h"
 
 enum { C_CASES = 12, C_NAME = 24 };

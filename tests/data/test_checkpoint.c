@@ -1,6 +1,6 @@
-/* Checkpoint files and folders: the same bits back, every damage refused, and whatever happens
- * while one is written (a full disk, an error of any system call, a kill at any of them, no memory
- * left) the folder's newest is good and nothing is left over. Included by main.c. */
+/* Checkpoint files and folders: the same bits back, and every damage refused. A write may meet a
+ * full disk, an error of any system call, a kill at any of them, or no memory. The folder's newest
+ * is good in each case, and no file is left over. Included by main.c. */
 #include "temp.h"
 
 #include <dirent.h>
@@ -23,7 +23,7 @@
 #include "fuzz/fuzz_checkpoint.c"
 #include "fuzz/fuzz_replay.h"
 
-/* ---- What is written: three tensors, or a large one behind them, of bytes that a seed gives */
+/* ---- What is written: three tensors, or a large one after them, of bytes that a seed gives */
 
 static const int64_t ck_dims[][2] = {{3, 2}, {0, 4}, {0, 0}, {2500003, 0}};
 static const dti_safetensors_item ck_items[] = {
@@ -69,7 +69,7 @@ static dt_result ck_write(dti_base *base, const char *path, uint64_t seed, int c
     return dti_checkpoint_write(base, path, ck_items, count, ck_read, &s);
 }
 
-/* Of the step's number, so that a file can be told from another. */
+/* Of the step's number, so that files differ. */
 static dt_result ck_write_step(dti_base *base, const char *folder, uint64_t step, int keep) {
     ck_source s = {.seed = step};
     return dti_checkpoint_folder_write(base, folder, step, keep, ck_items, CK_SMALL, ck_read, &s);
@@ -185,7 +185,7 @@ static void ck_remove(const char *folder) {
     rmdir(folder);
 }
 
-/* The step of the folder's newest, which must be good and hold what was written; 0: it is not. */
+/* The step of the folder's newest, which must be good and hold the written values; 0: it is not. */
 static uint64_t ck_newest(dti_base *base, const char *folder) {
     char path[DTI_CHECKPOINT_PATH];
     bool found;
@@ -272,7 +272,7 @@ TEST(checkpoint_that_ends_in_an_error_leaves_the_file_before_it) {
           base.bytes_now == 0);
 }
 
-/* Counted here from the file's bytes alone. */
+/* Counted here only from the file's bytes. */
 TEST(checkpoint_ends_in_the_checksums_of_its_header_and_tensors) {
     dti_base base;
     dti_base_init(&base, NULL, NULL);
@@ -342,7 +342,7 @@ TEST(checkpoint_that_was_cut_or_grew_is_refused_at_every_length) {
     dti_base base;
     dti_base_init(&base, NULL, NULL);
     const char *path = temp_path("cut.safetensors");
-    base_file file; /* a zero stands behind its data */
+    base_file file; /* a zero comes after its data */
     CHECK(ck_write(&base, path, 3, CK_SMALL) == DT_OK);
     REQUIRE(base_read_file(&base, path, &file) == DT_OK);
     for (size_t size = 0; size <= file.size + 1; size++)
@@ -470,7 +470,7 @@ TEST(checkpoint_folder_keeps_the_newest_and_touches_no_other_files) {
     ck_remove(folder);
 }
 
-/* A run that was taken back to step 20 of 40: what it had come to stays until it gets there. */
+/* A run that was taken back to step 20 of 40: later files stay until it gets there. */
 TEST(checkpoint_folder_keeps_later_steps_when_a_run_is_taken_back) {
     dti_base base;
     dti_base_init(&base, NULL, NULL);
@@ -990,8 +990,8 @@ TEST(checkpoint_writer_reports_any_failed_system_call_and_leaves_a_good_newest) 
 }
 #endif
 
-/* A file may say a parameter's line again and again: that is one too many, not something to look
- * for in all of the model each time. */
+/* A file may repeat a parameter's line again and again. That is one too many, and must not start a
+ * search in all of the model each time. */
 TEST(a_model_description_that_repeats_a_parameter_is_another_model) {
     static const char *const texts[] = {"parameter 'a' [1]\nparameter 'b' [2]\nrelu [B]\n",
                                         "parameter 'b' [2]\nparameter 'a' [1]\nrelu [B]\n",

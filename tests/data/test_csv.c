@@ -1,5 +1,5 @@
-/* CSV files: against what was written, by rows in any order; numbers against strtod; what is wrong,
- * with its line; a test set that is read as the training set was. */
+/* CSV files: against the values that were written, by rows in any order; numbers against strtod;
+ * what is wrong, with its line; a test set that is read as the training set was. */
 #include "temp.h"
 #include "train/train_model.h"
 
@@ -208,8 +208,8 @@ TEST(csv_names_the_line_and_the_fault) {
     csv_close(&j);
 }
 
-/* A value of a column that has numbers else, and what becomes of it: an error, a warning with the
- * value and its line, or, where the text is NULL, a value that is missing. */
+/* A value of a column that otherwise has numbers, and its result. It is an error, or a warning with
+ * the value and its line. Where the text is NULL, it is a value that is missing. */
 TEST(csv_odd_value_in_a_column_of_numbers_is_always_reported) {
     static const struct {
         const char *cell, *text;
@@ -266,7 +266,7 @@ TEST(csv_rule_decides_the_meaning_of_an_odd_value) {
     d = (dt_csv_desc){.rules = {{.columns = "a", .kind = DT_CSV_NUMBER}}};
     csv_refused(text, &d, ":3:", "'inf' of 'a' is not a number: it is not finite");
     if (csv_opens(&j, "b,c\n1,x\n2,y\n",
-                  NULL)) /* what is plain is told too, but warns of nothing */
+                  NULL)) /* a plain one is reported too, but is not a warning */
         CHECK(j.logged[DT_LOG_INFO] == 1 && !j.logged[DT_LOG_WARNING]);
     CHECK_CONTAINS(j.log, ":2: 'x' is not a number, so 'c' has categories");
     csv_close(&j);

@@ -1,4 +1,4 @@
-/* Weight files: what is read, what is refused and how it is said, and interoperability with the
+/* Weight files: what is read, what is refused with which text, and interoperability with the
  * reference implementation of safetensors. Included by main.c. */
 #include "temp.h"
 
@@ -523,8 +523,8 @@ TEST(store_is_loaded_from_every_float_type) {
     file_close(&f);
 }
 
-/* What a file has beside what is wanted may be of any kind: the first three parameters are those of
- * file_open, and 4 more bytes belong to what is beside them. */
+/* Tensors of a file that are not wanted may be of any kind. The first three parameters are those of
+ * file_open, and 4 more bytes belong to the others. */
 TEST(store_file_may_have_unused_tensors_of_any_type) {
     static const char *const beside[] = {
         "\"x\":{\"dtype\":\"F31\",\"shape\":[2,5],\"data_offsets\":[40,44]}",
@@ -581,8 +581,8 @@ TEST(store_file_whose_parameter_is_of_another_kind_is_refused_by_name) {
     file_close(&f);
 }
 
-/* "b" of every type with one value that is none, at every place; F64 also with one that is finite
- * and no float. "w" comes first and fits. */
+/* "b" of every type with one value that is not allowed, at every place; F64 also with one that is
+ * finite and no float. "w" comes first and fits. */
 TEST(store_file_with_a_nan_or_a_number_too_large_is_refused_by_name_and_place) {
     static const struct {
         const char *dtype;

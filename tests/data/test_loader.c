@@ -22,7 +22,7 @@ typedef struct loader_fixture {
     pthread_t thread; /* that called last */
 } loader_fixture;
 
-/* What the callback makes of a sample: it adds to what is there, so that stale values show. */
+/* The callback adds to the values that are there, so that stale values show. */
 static void loader_change(const dt_sample *s, float *x, int32_t *id, float *noise) {
     uint64_t key = s->seed + 1000 * s->epoch + 100000 * s->step;
     x[2] += (float)dti_uniform01(key, s->row, 5);
@@ -197,7 +197,7 @@ TEST(loader_batches_are_the_shuffle_s_rows_for_every_size_and_tail) {
     loader_close(&f, NULL);
 }
 
-/* The same in the smallest words: ids alone. */
+/* The same in the smallest words: only ids. */
 TEST(loader_order_is_that_of_dt_shuffle) {
     loader_fixture f;
     REQUIRE(loader_open(&f));
@@ -334,7 +334,7 @@ typedef struct loader_part {
     uint32_t index, count; /* part `index` of `count` */
     pthread_t thread;      /* that asked */
     int calls;
-    uint32_t excess; /* asks for so many rows too many */
+    uint32_t excess; /* asks for that number of rows too many */
 } loader_part;
 
 static void loader_share(void *user, uint32_t rows, uint32_t *first, uint32_t *count) {
@@ -504,7 +504,7 @@ TEST(loader_reads_ahead_across_epochs_and_does_not_change_the_caller_s_batch) {
     int read = 70;
     for (uint64_t step = 0; step < 6; step++) {
         REQUIRE(dti_loader_next(l, &b) == DT_OK);
-        read += step % 2 ? 70 : LOADER_ROWS - 70; /* the batch behind it */
+        read += step % 2 ? 70 : LOADER_ROWS - 70; /* the batch after it */
         CHECK(loader_sleep_until(&f.calls, read));
         CHECK(atomic_load(&f.calls) == read); /* and no further */
         CHECK(loader_batch_right(&f, &d, b, step / 2, step % 2, step));

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-/* An array of numbers 0 to 5, [2, 3], of a type: read, it is 0 to 5 in the order of C. */
+/* An array of numbers 0 to 5, [2, 3], of a type. Read, it is 0 to 5 in the order of C. */
 static void npy_check(dt_ctx *ctx, const dt_array *a, dt_dtype want, const char *what) {
     (void)ctx;
     if (!CHECK_TEXT(a->rank == 2 && a->dim[0] == 2 && a->dim[1] == 3 && a->dtype == want,
@@ -127,10 +127,10 @@ typedef struct npy_file {
     int version; /* 0: 1 */
     const void *data;
     size_t bytes;
-    dt_dtype dtype; /* what it is read as, */
+    dt_dtype dtype; /* what it is read as */
     int rank;
     int64_t dim[3];
-    const char *wrong; /* or what is wrong with it */
+    const char *wrong; /* what is wrong with it */
 } npy_file;
 
 static size_t npy_compose(const npy_file *f, char *to) {
@@ -230,8 +230,8 @@ static void npy_put(char **at, uint64_t value, int bytes) {
         *(*at)++ = (char)(i < 8 ? value >> 8 * i : 0);
 }
 
-/* An archive of one stored entry, "a.npy", whose directory is told of by ZIP64's record: `place`
- * and `count` are there, all ones in the usual one. */
+/* An archive of one stored entry, "a.npy", whose directory is in ZIP64's record. `place` and
+ * `count` are there, all ones in the usual record. */
 static size_t npy_zip64(char *to, const char *entry, size_t size, uint64_t away, uint64_t count) {
     char *at = to;
     const uint32_t crc = npy_crc(entry, size);

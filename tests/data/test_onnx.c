@@ -1,5 +1,5 @@
-/* ONNX files: networks of the layers that there are, and random graphs of whatever rows can be
- * written, computed by onnxruntime on the same inputs. Included by main.c behind test_random.c. */
+/* ONNX files: networks of the layers that there are, and random graphs of all rows that can be
+ * written. onnxruntime computes them on the same inputs. Included by main.c after test_random.c. */
 #include "temp.h"
 
 /* ---- cases: one file with all models, inputs and results, one that says what is where */

@@ -1,5 +1,5 @@
-/* What the world outside the process does to it: paths that name no file, files that are not what
- * their header says or change while they are read, links where a file is to be written, limits, and
+/* What the world outside the process does to it: paths that name no file, and files that differ
+ * from their header or change while they are read. Links where a file is to be written, limits, and
  * fork. Included by main.c. */
 #include "temp.h"
 

@@ -1,5 +1,5 @@
-/* Pictures: PNG and JPEG files against the formula that they were made by and against Pillow's
- * bytes (tools/golden/record_golden_pictures.py), folders of classes, and training from them. */
+/* Pictures: PNG and JPEG files against their formula and against Pillow's bytes
+ * (tools/golden/record_golden_pictures.py). Also folders of classes, and training from them. */
 #include "temp.h"
 #include "train/train_model.h"
 
@@ -212,7 +212,7 @@ TEST(pictures_that_are_damaged_are_refused_with_file_and_reason) {
 }
 
 /* What libjpeg reads is read: bytes between the parts of a header, fillers, and markers without a
- * length. They are put behind the first mark, and before the frame's header. */
+ * length. They are put after the first mark, and before the frame's header. */
 TEST(jpeg_files_with_bytes_between_their_parts_are_read) {
     static const struct {
         const char *bytes;

@@ -1,6 +1,7 @@
-/* How files are replaced: everything that may stand where a file is to be written, for every public
- * function that writes one. A row says what is expected; after a failure the old bytes are there,
- * and after all of them no temporary file is left. Included by main.c, behind test_outside.c. */
+/* How files are replaced: everything that may be where a file is to be written. It covers every
+ * public function that writes one. A row says what is expected; after a failure the old bytes are
+ * there, and after all of them no temporary file is left. Included by main.c, after test_outside.c.
+ * */
 
 #define REPL_CHECK(condition, ...) test_check((condition), __FILE__, __LINE__, __VA_ARGS__)
 
@@ -108,14 +109,14 @@ static void repl_close(repl_job *j) {
     dt_ctx_destroy(j->ctx);
 }
 
-/* ---- The targets: what is made in an empty folder, which is the working folder then */
+/* ---- The targets: they are made in an empty folder, which is the working folder then */
 
 enum {
     REPL_GROUP = 1 << 0,  /* the old file is of another owner and group, if the test is root */
     REPL_USER = 1 << 1,   /* the writer is not root */
     REPL_FULL = 1 << 2,   /* files may have 10 bytes */
     REPL_OPEN = 1 << 3,   /* "sub/real" is open as number 77 */
-    REPL_GONE = 1 << 4,   /* and has no name any more */
+    REPL_GONE = 1 << 4,   /* has no name any more */
     REPL_LOCKED = 1 << 5, /* the folder may not be written */
     REPL_HARD = 1 << 6    /* "sub/other" is another name of "sub/real" */
 };
@@ -167,7 +168,7 @@ static const repl_target repl_targets[] = {
     {"t", .links = {"t>none/new"}, .text = "t -> none/new: cannot be written: No such file"},
     {"t", .links = {"t>t"}, .text = "t: cannot be written: Too many levels of symbolic links"},
     {"t", .links = {"t>a", "a>t"}, .text = "Too many levels of symbolic links"},
-    /* what is no regular file, itself and behind a link */
+    /* a path that is not a regular file, itself and after a link */
     {"sub", .text = "sub: cannot be replaced: it is a folder"},
     {"t", .links = {"t>sub"}, .text = "t: cannot be replaced: it is a folder"},
     {"fifo", .text = "fifo: cannot be replaced: it is a FIFO"},
@@ -194,7 +195,7 @@ static const repl_target repl_targets[] = {
      .becomes = 0640},
     {REPL_255 "6", .text = "cannot be written: File name too long"},
     {"t", .links = {"t>" REPL_255 "6"}, .text = "cannot be written: File name too long"},
-    /* who writes may not, or cannot */
+    /* the writer may not, or cannot */
     {"t", "t", 0666, .text = "t: cannot be written: Permission denied",
      .flags = REPL_USER | REPL_LOCKED},
     {"new", .text = "new: cannot be written: Permission denied", .flags = REPL_USER | REPL_LOCKED},
@@ -361,7 +362,8 @@ TEST(every_writer_replaces_only_the_file_of_its_path_and_keeps_its_rights) {
     }
 }
 
-/* ---- What is appended to: links are followed by the system, and what is no file has a text */
+/* ---- Files to append to: links are followed by the system, and a path that is not a file gives a
+ * text */
 
 static void repl_grow(void *arg) {
     char folder[] = "/tmp/dtrain-replace-XXXXXX", command[80];

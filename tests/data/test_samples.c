@@ -247,7 +247,7 @@ TEST(wav_files_with_sizes_of_64_bits_are_read) {
     } files[] = {{"RF64", 8, 28, UINT32_MAX, NULL},
                  {"BW64", 8, 28, UINT32_MAX, NULL},
                  {"RF64", 8, 40, UINT32_MAX, NULL},
-                 {"RF64", 77, 28, 8, NULL}, /* what fits into 32 bits is told in the usual place */
+                 {"RF64", 77, 28, 8, NULL}, /* sizes that fit into 32 bits are in the usual place */
                  {"RF64", 9, 28, UINT32_MAX, "a chunk is longer than the file"},
                  {"RF64", UINT64_MAX, 28, UINT32_MAX, "a chunk is longer than the file"},
                  {"RF64", 6, 28, UINT32_MAX, "ends within a sample"},
@@ -343,7 +343,7 @@ static bool tokens_open(tokens_fixture *f, const char *path, dt_tokens_desc d) {
                       dt_ctx_error(f->ctx));
 }
 
-/* 50 tokens behind a header of 3 bytes. */
+/* 50 tokens after a header of 3 bytes. */
 static const char *tokens_file(int bits, uint32_t tenth) {
     uint8_t bytes[300] = {9, 9, 9};
     size_t size = 3;
@@ -527,7 +527,7 @@ TEST(replay_draws_by_priority_and_weighs_against_it) {
     dt_ctx_destroy(ctx);
 }
 
-/* Draws and what is kept behind a save are those behind the load; a file with another byte, or one
+/* Draws and what is kept after a save are those after the load; a file with another byte, or one
  * that is cut, changes nothing. */
 static void replay_goes_on(dt_ctx *ctx, double alpha, int filled) {
     const dt_replay_desc d = {

@@ -1,6 +1,6 @@
 /* Streams (dt_dataset.stream): order, replicas, ranks, resume, and what a stream does wrong. The
- * oracle is a set in memory whose rows are the stream's samples in the order that the header says,
- * made from dt_shuffle. On the public API. */
+ * oracle is a set in memory whose rows are the stream's samples. Their order is the header's, made
+ * from dt_shuffle. On the public API. */
 #include "parallel/train_processes.h"
 #include "temp.h"
 
@@ -12,7 +12,7 @@ typedef struct stream_source {
     _Atomic uint64_t at; /* the next sample */
     uint64_t length;     /* it ends there; 0 = never */
     uint64_t fail_at;    /* 1 + the sample that fails; 0 = none */
-    dt_result fail;      /* with that result, */
+    dt_result fail;      /* with that result */
     atomic_int fails;    /* how often */
     size_t wrong;        /* or, if it is DT_OK: by how many bytes it is longer */
     uint64_t asked;      /* calls of seek */
@@ -227,7 +227,7 @@ TEST(ranks_with_a_stream_each_train_the_bits_of_one_rank_and_all_end_with_one) {
 
 /* ---- resume */
 
-/* A fit to that step, which goes on from the folder's newest checkpoint; the state behind it. */
+/* A fit to that step, which goes on from the folder's newest checkpoint; the state after it. */
 static uint64_t stream_fit(const char *folder, uint32_t shuffle, bool seeks, uint64_t steps,
                            stream_source *source) {
     stream_run r;
@@ -329,7 +329,7 @@ static bool stream_go_on(stream_run *r, const char *path, int after, int steps, 
 
 enum { STREAM_SAVED = 7, STREAM_ON = 12 };
 
-/* A state of that many replicas, as many batch slices. */
+/* A state of that number of replicas and batch slices. */
 static bool stream_saved(const char *path, const char *devices, uint32_t shuffle, uint64_t *want) {
     stream_run r;
     if (!stream_open(&r, shuffle, 10))
@@ -537,7 +537,7 @@ TEST(a_step_that_is_made_again_takes_the_same_samples_of_a_stream_that_cannot_se
 }
 
 /* One of every 150 samples has a NaN, whose step is skipped while the next one is in flight. The
- * results of 30 calls, and the state behind them. */
+ * results of 30 calls, and the state after them. */
 static bool stream_fly(bool memory, dt_result *results, uint64_t *hash) {
     stream_run r;
     memset(&r, 0, sizeof r);

@@ -1,5 +1,5 @@
-/* Any bytes as a checkpoint: read, and then its checksums are right when they are counted again
- * here, or refused with a text; nothing is left behind. The target has the implementation in it,
+/* Any bytes as a checkpoint: refused with a text, or read. If read, its checksums are right when
+ * they are counted again here; nothing is left behind. The target has the implementation in it,
  * since it calls what is internal. */
 #ifndef FUZZ_REPLAY
 #define DT_STATIC
@@ -84,8 +84,8 @@ static void fuzz_checkpoint_mend(uint8_t *data, size_t size) {
     dt_safetensors_close(weights);
 }
 
-/* libFuzzer's own mutation; then mostly a header length that fits, up to the last brace and
- * its padding, and checksums that do: without them nearly every change is lost on these. */
+/* libFuzzer's own mutation; then mostly a header length that fits, up to the last brace and its
+ * padding, and checksums that do. Without them nearly every change is refused by these. */
 size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t max_size);
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned seed);
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned seed) {

@@ -1,6 +1,6 @@
 /* A dti_core whose peers are a fuzzer: what fuzz_hello.c and fuzz_frames.c share. The fuzzer knows
- * the keys of both directions, so tags and proofs are right where the input asks for that, and the
- * library is as it ships: nothing in it can be told not to look at them. */
+ * the keys of the two directions. So tags and proofs are right where the input asks for that, and
+ * the library is as it ships. No part of it is asked to skip them. */
 #ifndef DTRAIN_TESTS_FUZZ_CORE_H
 #define DTRAIN_TESTS_FUZZ_CORE_H
 
@@ -14,7 +14,7 @@
 #define FUZZ_LINKS 128
 #define FUZZ_QUEUE (16 << 10)
 
-/* The input, read from its front; zeros behind its end. */
+/* The input, read from its front; zeros after its end. */
 typedef struct fuzz_input {
     const uint8_t *data;
     size_t size, at;
@@ -54,7 +54,7 @@ typedef struct fuzz_world {
     uint32_t fail_in;            /* the allocation that fails, counted from now; 0 = none */
 } fuzz_world;
 
-/* Large blocks are kept for the next input: mapping them anew takes longer than all else. */
+/* Large blocks are kept for the next input: mapping them again takes longer than all else. */
 #define FUZZ_KEPT 8
 #define FUZZ_KEPT_BYTES (64u << 10)
 
@@ -241,7 +241,7 @@ FUZZ_UNWATCHED static void fuzz_check_parts(const dti_core *core, const dti_back
     FUZZ_CHECK(b->chunk_used == used && !memcmp(users, b->chunk_users, sizeof users));
 }
 
-/* What was sent on one connection and is not acknowledged. */
+/* The bytes that were sent on one connection and are not acknowledged. */
 FUZZ_UNWATCHED static void fuzz_check_back(const dti_core *core, const dti_backlog *b, bool data) {
     uint64_t small = b->small_from;
     uint32_t held = 0;
@@ -339,7 +339,7 @@ FUZZ_UNWATCHED static void fuzz_check_flight(const dti_core *core, const dti_fli
     /* Its memory is the application's again, unless nothing is sent any more. */
     FUZZ_CHECK(!f->finished || !f->unacknowledged || core->state >= DTI_CORE_SUSPECT);
     FUZZ_CHECK(!f->finished || f->result == DT_OK || core->state >= DTI_CORE_SUSPECT);
-    /* Whoever waits would take the handle for pending, or for none. */
+    /* A caller that waits would treat the handle as pending, or as missing. */
     FUZZ_CHECK(f->result != DT_ERROR_TIMEOUT && f->result != DT_ERROR_INVALID);
 }
 

@@ -1,5 +1,5 @@
 /* Any bytes as a CSV file: each row read as numbers twice, the same, or refused with a text and
- * nothing left behind. The first byte says how it is read. */
+ * without leaks. The first byte says how it is read. */
 #include "fuzz/fuzz.h"
 
 static void fuzz_csv_rows(dt_csv *csv) {

@@ -1,6 +1,7 @@
-/* Any lines of "NAME=value" as an environment: a place in a group that can be, or a text that says
- * what is wrong. A line "pmix" is a PMIx library that tells rank 1 of 4, "FD=text" what inherited
- * descriptors hold. The target has the implementation in it, since it calls what is internal. */
+/* Any lines of "NAME=value" as an environment. The result is a possible place in a group, or a text
+ * that names the fault. A line "pmix" is a PMIx library that serves rank 1 of 4, "FD=text" what
+ * inherited descriptors hold. The target has the implementation in it, since it calls what is
+ * internal. */
 #ifndef FUZZ_REPLAY
 #define DT_COMM_ONLY
 #define DT_STATIC

@@ -2,14 +2,14 @@
  * way. The input is a list of events: the application posts, cancels, makes and frees groups and
  * leaves; time passes; frames come, in pieces, some of them what an operation waits for and some
  * anything; bytes go; connections end. After each event all that the engine and flight.c rely on
- * must hold, buffers are freed as soon as the application may, and at the end nothing is left. */
+ * must hold. Buffers are freed as soon as the application may, and at the end nothing is left. */
 #include "fuzz/fuzz_core.h"
 
 #define FUZZ_POSTED 12
 
 typedef struct fuzz_posted {
     dti_flight *flight; /* NULL = none */
-    uint8_t *in, *out;  /* what was allocated; either may be NULL */
+    uint8_t *in, *out;  /* the allocated blocks; either may be NULL */
 } fuzz_posted;
 
 typedef struct fuzz_frames_world {
@@ -67,7 +67,7 @@ FUZZ_UNWATCHED static void fuzz_answer_dials(fuzz_world *w) {
     }
 }
 
-/* One of the connections that are open; NULL = there is none. */
+/* One of the connections that are open; NULL = there is no such one. */
 FUZZ_UNWATCHED static fuzz_conn *fuzz_pick(fuzz_world *w, uint32_t which) {
     uint32_t open = 0;
     for (int i = 0; i < FUZZ_LINKS; i++)

@@ -1,8 +1,8 @@
-/* Any bytes at a rank before their sender has proved anything: at connections that came in, and at
- * those that it made itself. The input is a list of events; hellos, proofs and refusals are made
- * right but for what the input changes in them, or are any bytes, and come in pieces. The proof can
- * be right too: then the sender has the key, and what follows is fuzz_frames.c's. Who has not
- * proved the key changes nothing but its own connection, and takes no memory. */
+/* Any bytes at a rank before their sender has proved anything. They come at accepted connections,
+ * and at those that it made itself. The input is a list of events; hellos, proofs and refusals are
+ * right except where the input changes them, or are any bytes. They come in pieces. The proof can
+ * be right too: then the sender has the key, and what follows is fuzz_frames.c's. A peer that has
+ * not proved the key changes only its own connection, and takes no memory. */
 #include "fuzz/fuzz_core.h"
 
 typedef struct fuzz_hello_world {
@@ -120,9 +120,9 @@ static void fuzz_send_any(fuzz_input *in, fuzz_conn *c) {
 
 /* ---- events */
 
-/* Messages of who has no key: afterwards all is as it was. But for a connection that the core made
- * itself: where nobody with the key answers there is no run, so it may end, by what it suspected
- * if it did. */
+/* Messages of a peer without the key: afterwards all is as it was. A connection that the core made
+ * itself is the exception. Where no peer with the key answers there is no run. So it may end, with
+ * the fault that it suspected. */
 static void fuzz_event_stranger(fuzz_hello_world *hw, fuzz_input *in, uint32_t event,
                                 fuzz_conn *c) {
     dti_core *core = &hw->w.core;

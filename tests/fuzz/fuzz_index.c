@@ -1,5 +1,5 @@
-/* Any bytes as an index of weight files, beside two files: its tensors are listed, or it is refused
- * with a text and nothing left behind. */
+/* Any bytes as an index of weight files, beside two files. Its tensors are listed, or it is refused
+ * with a text and without leaks. */
 #include "fuzz/fuzz.h"
 
 typedef struct fuzz_index_folder {

@@ -1,6 +1,6 @@
-/* Any bytes as a driver's manifest: the library that it names, which is no longer than it may be
- * and found as the loader finds it, or none. The target has the implementation in it, since it
- * calls what is internal. */
+/* Any bytes as a driver's manifest: the library that it names, or no library. A name is no longer
+ * than it may be, and found as the loader finds it. The target has the implementation in it, since
+ * it calls what is internal. */
 #ifndef FUZZ_REPLAY
 #undef DT_NO_VULKAN
 #define DT_STATIC

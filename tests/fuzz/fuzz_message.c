@@ -1,7 +1,7 @@
-/* Two ends of a connection between a server and a worker, and what lies between them: bytes that
- * come in pieces, are changed, are put in, or are lost; and frames that are sealed rightly and make
- * no sense. What comes out is what was said, in order and whole, or the connection is over; and
- * nothing comes out before both have proved that they have the key. */
+/* Two ends of a connection between a server and a worker, and a channel between them. Bytes come in
+ * pieces, are changed, are put in, or are lost; and frames that are sealed rightly and make no
+ * sense. The messages arrive as they were sent, in order and complete, or the connection is over;
+ * and nothing comes out before both have proved that they have the key. */
 #ifndef FUZZ_REPLAY
 #define DT_COMM_ONLY
 #define DT_STATIC

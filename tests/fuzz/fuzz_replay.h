@@ -1,7 +1,7 @@
-/* Fuzz targets on the files of tests/fuzz/corpus, without libFuzzer: what once broke the
- * library, or comes near to it, runs in every run of the tests. Each file is taken as it is, cut
- * short, and with some bytes changed, always the same ones. FUZZ_REPLAY is defined before the
- * targets are included. */
+/* Fuzz targets on the files of tests/fuzz/corpus, without libFuzzer. Inputs that once broke the
+ * library, or nearly do, run in every run of the tests. Each file is taken as it is, cut short, and
+ * with some bytes changed, always the same ones. FUZZ_REPLAY is defined before the targets are
+ * included. */
 #ifndef DTRAIN_TESTS_FUZZ_REPLAY_H
 #define DTRAIN_TESTS_FUZZ_REPLAY_H
 

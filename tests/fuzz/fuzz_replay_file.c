@@ -1,5 +1,5 @@
 /* Any bytes as a file of a replay buffer: loaded whole, or refused with a text. The sum at the end
- * is made right, so that what is behind it is met too. */
+ * is made right, so that what is after it is met too. */
 #include "fuzz/fuzz.h"
 
 static uint32_t fuzz_replay_sum(const uint8_t *data, size_t size) {

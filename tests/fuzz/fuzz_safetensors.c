@@ -1,5 +1,5 @@
-/* Any bytes as a weight file: listed and loaded into a small store, or refused with a text, the
- * store as it was and nothing left behind. */
+/* Any bytes as a weight file: listed and loaded into a small store, or refused with a text. Then
+ * the store is as it was, without leaks. */
 #include "fuzz/fuzz.h"
 
 typedef struct fuzz_weights {
@@ -74,8 +74,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     return 0;
 }
 
-/* libFuzzer's own mutation; then mostly a header length that fits again, up to the last brace:
- * without it nearly every change to the header is lost on its length. */
+/* libFuzzer's own mutation; then mostly a header length that fits again, up to the last brace.
+ * Without it nearly every change to the header is refused by its length. */
 size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t max_size);
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned seed);
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned seed) {

@@ -1,9 +1,9 @@
-/* A parameter server that hears anything from whoever has the key, and a worker whose server says
- * anything; without sockets: what their message servers would bring is made here. The server lives,
- * its values stay finite, and tickets hold together; then an honest worker trains with it, and
- * where nothing of the others counted, the weights are those that it makes alone. The worker comes
- * to an end, with an error that can be shown. The target has the implementation in it, since it
- * calls what is internal. */
+/* A parameter server that gets any bytes from a peer with the key, and a worker whose server sends
+ * any bytes; without sockets: what their message servers would bring is made here. The server
+ * lives, its values stay finite, and tickets hold together; then an honest worker trains with it.
+ * Where no push of the others counted, the weights are those that it makes by itself. The worker
+ * comes to an end, with an error that can be shown. The target has the implementation in it, since
+ * it calls what is internal. */
 #ifndef FUZZ_REPLAY
 #define DT_IMPLEMENTATION /* for other targets too, which are linked with this one */
 #endif
@@ -44,7 +44,7 @@ typedef struct served_conn {
     dti_message in, out;
     uint8_t *body, *room; /* of what comes; where the server takes it */
     uint64_t at;
-    uint8_t *answer; /* of what was taken */
+    uint8_t *answer; /* of the accepted pushes */
     uint32_t process;
 } served_conn;
 
@@ -85,7 +85,8 @@ static int served_port(const dti_message_server *server) {
     return 0;
 }
 
-/* A push counts from who has its ticket, of values that go with it, and if it is finite. */
+/* A push counts from the worker that has its ticket, of the values that belong to it, and if it is
+ * finite. */
 static void served_counts(const served_conn *c) {
     const dt_server *s = served_now->server;
     const dti_message *given = &served_given[c->process];
@@ -490,7 +491,7 @@ static const dti_message *served_ask(uint32_t kind, uint32_t part, uint64_t numb
     return &c->out;
 }
 
-/* Its gradient is made of its ticket alone. */
+/* Its gradient depends only on its ticket. */
 static void served_push(const dti_message *ticket, uint64_t version) {
     const dti_push_shape *shape = &served_now->server->shape;
     const float value = 0.01f * (float)((ticket->number + ticket->part) % 5) - 0.02f;

@@ -1,5 +1,5 @@
-/* The fuzz targets on the files of tests/fuzz/corpus: what once broke a reader, or comes
- * near to it, is read in every run of the tests. */
+/* The fuzz targets on the files of tests/fuzz/corpus. Inputs that once broke a reader, or nearly
+ * do, are read in every run of the tests. */
 #define FUZZ_REPLAY
 #include "fuzz/fuzz_csv.c"
 #include "fuzz/fuzz_idx.c"

@@ -1,6 +1,6 @@
-/* What the tests against PyTorch's recorded values share: a context, a graph, a store on the device
- * under test, and the arrays of one file of tests/golden (tools/golden/record_golden.py writes
- * them; see there for the names). The tests use the public API only. */
+/* What the tests against PyTorch's recorded values share: a context, a graph and a store on the
+ * device under test. And the arrays of one file of tests/golden (tools/golden/record_golden.py
+ * writes them; see there for the names). The tests use the public API only. */
 #ifndef DTRAIN_TESTS_GOLDEN_H
 #define DTRAIN_TESTS_GOLDEN_H
 

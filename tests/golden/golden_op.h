@@ -1,5 +1,5 @@
-/* One op, or a few, against values recorded as ops.NAME.y with the gradients of sum(y * dy) of
- * ops.NAME.dy: what tests of golden files of ops share. */
+/* One op, or a few, against recorded values: ops.NAME.y with the gradients of sum(y * dy) of
+ * ops.NAME.dy. Tests of golden files of ops share this. */
 #ifndef DTRAIN_TESTS_GOLDEN_OP_H
 #define DTRAIN_TESTS_GOLDEN_OP_H
 

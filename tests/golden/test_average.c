@@ -7,7 +7,7 @@ enum { AVERAGE_STEPS = 12, AVERAGE_SIZE = 8 };
 
 static const dt_average average_ema = {DT_AVERAGE_EMA, 0.9, false, 0, 0};
 
-/* A program whose steps leave the weights as they are: the average sees what was written. */
+/* A program whose steps leave the weights as they are: the average sees the written values. */
 static dt_program *average_of_written(golden *g, dt_average average) {
     const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = DT_ZERO, .average = average};
     dt_tensor w = dt_param(g->graph, "w", dt_dims(AVERAGE_SIZE), (dt_init){0});
@@ -163,7 +163,7 @@ GOLDEN(averages_are_saved_as_weights, NULL) {
     remove(path);
 }
 
-/* 4 steps, a file, 4 more; and the same behind the file in a store that knew nothing. */
+/* 4 steps, a file, 4 more; and the same after the file in a store that knew nothing. */
 GOLDEN(averages_go_on_from_a_file, NULL) {
     const char *path = "build/test_average_state.safetensors";
     const dt_optim_desc adam = average_adam(average_ema);
@@ -177,7 +177,7 @@ GOLDEN(averages_go_on_from_a_file, NULL) {
     average_train(g, &n, 4);
     average_output(g, &n, n.averaged, first);
     OK(g, dt_store_state_hash(g->store, &hash[0]));
-    for (int later = 0; later < 2; later++) { /* programs before the file, or behind it */
+    for (int later = 0; later < 2; later++) { /* programs before the file, or after it */
         g->program_count = 0;
         dt_store_destroy(g->store), g->store = NULL;
         OK(g, dt_store_create(g->graph, &(dt_store_desc){.device = g->device}, &g->store));
@@ -243,7 +243,7 @@ GOLDEN(an_aborted_step_leaves_averages_alone, NULL) {
     CHECK(hash[0] == hash[1]);
 }
 
-/* ---- averages that begin behind other steps */
+/* ---- averages that begin after other steps */
 
 static dt_optim_desc average_still(dt_average average, double momentum) {
     return (dt_optim_desc){

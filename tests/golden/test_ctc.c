@@ -118,7 +118,7 @@ TEST(ctc_sums_over_all_alignments_and_gives_infinity_for_impossible_targets) {
     dt_ctx_destroy(r.ctx);
 }
 
-/* A class of probability 0 is no way, and what no way goes through is not read. */
+/* A class of probability 0 is not on any path, and values on no path are not read. */
 TEST(ctc_takes_log_probabilities_of_minus_infinity) {
     const float x[2 * 2 * 3] = {-INFINITY, 0, NAN, 0, -INFINITY, NAN, -INFINITY, 0, NAN, 0, 0, NAN};
     const int32_t t[2][1] = {{1}, {-1}};

@@ -1,7 +1,8 @@
-/* Every function at the edges of float32, value and gradient, against PyTorch's in float32: signed
- * zeros, infinities, NaN, the largest and the smallest finite numbers, subnormals; of two inputs
- * all pairs (tools/golden/record_golden_edges.py). The table of docs/coming-from-pytorch.md lists
- * what differs and is read here: an entry that no longer differs fails as well. */
+/* Every function at the edges of float32, value and gradient, against PyTorch's in float32. The
+ * edges are signed zeros, infinities, NaN, the largest and the smallest finite numbers, subnormals;
+ * of two inputs all pairs (tools/golden/record_golden_edges.py). The table of
+ * docs/coming-from-pytorch.md lists what differs and is read here: an entry that no longer differs
+ * fails as well. */
 #include "golden/golden.h"
 #include "shaders/lib/map_body.h" /* the lists of functions */
 
@@ -31,7 +32,7 @@ static dt_tensor image_of(dt_tensor x) {
 static dt_tensor row_of(dt_tensor x) {
     return dt_reshape(x, dt_dims(dt_tensor_shape(x).dim[1]));
 }
-/* As x, each element this number: x's own value does not count, be it NaN. */
+/* As x, each element this number: x's own value does not count, even if it is NaN. */
 static dt_tensor constant_like(dt_tensor x, float value) {
     return dt_affine(dt_heaviside(dt_neg(dt_abs(x))), 1, value);
 }
@@ -373,7 +374,7 @@ static void edge_run(golden *g, edge_case *c, const dt_tensor in[2], const dt_te
     g->store = NULL;
 }
 
-/* PyTorch has slopes of 0 where there are none here: they are not asked for. */
+/* PyTorch has slopes of 0 where dtrain has no slope: they are not asked for. */
 static bool edge_has(const golden *g, const edge_case *c, const char *kind) {
     golden_array slope = edge_array(g, c->name, kind, "");
     bool some = false;
@@ -635,7 +636,7 @@ GOLDEN(a_variance_that_overflows_is_nan_and_no_number, NULL) {
 
 /* ---- Slopes at 0 */
 
-/* Generalised mean pooling behind relu: (mean x^p)^(1/p) with a p that learns; slopes in double. */
+/* Generalised mean pooling after relu: (mean x^p)^(1/p) with a p that learns; slopes in double. */
 GOLDEN(a_learned_exponent_trains_on_zeros, NULL) {
     const float x[4] = {0, 2, 0, 0.5f};
     const double p = 3, mean = (8 + 0.125) / 4, y = pow(mean, 1 / p);

@@ -1,5 +1,5 @@
 /* Sums of products by letters: random equations against plain loops in double, PyTorch's recorded
- * values (tools/golden/record_golden_einsum.py), what it is made of, and texts that are refused. */
+ * values (tools/golden/record_golden_einsum.py), their parts, and texts that are refused. */
 #include "golden/golden_op.h"
 
 #include <stdlib.h>
@@ -15,7 +15,7 @@ typedef struct term_of { /* an operand, or the result */
 
 typedef struct sum_case {
     uint32_t state;
-    int count, dots; /* dots: the last so many letters are "..." */
+    int count, dots; /* dots: that number of last letters are "..." */
     int size[LETTERS];
     char text[64];
     term_of in[OPERANDS], out;
@@ -57,7 +57,7 @@ static void case_add(sum_case *c, const term_of *t) {
     *at = 0;
 }
 
-/* Letters in any order, twice too; those of "..." as a tail of them, which stands together. */
+/* Letters in any order, twice too; those of "..." as a tail of them, without gaps */
 static void case_operand(sum_case *c, term_of *t) {
     const int rank = draw(c, 4), dots = draw(c, c->dots + 1), place = draw(c, rank + 1);
     t->rank = 0;
@@ -89,7 +89,7 @@ static void case_out(sum_case *c, const int *times, const int *size, int most) {
     }
     const bool dots = implied || draw(c, 4) > 0;
     for (int i = 0; i < LETTERS; i++) {
-        const int named = i - c->dots; /* "..." is in front of an alphabet */
+        const int named = i - c->dots; /* "..." comes before an alphabet */
         const int l = !implied ? order[i] : named < 0 ? LETTERS + named : alphabet[named];
         const bool hidden = l >= LETTERS - c->dots;
         if (hidden ? dots && l >= LETTERS - most
@@ -343,7 +343,7 @@ GOLDEN(a_contraction_is_one_product, NULL) {
     CHECK(sum_launches(g, dt_einsum("oqd,hqd->oh", (dt_tensor[]){w, q}, 2)) == 2); /* turned */
 }
 
-/* The sizes of t are new to each program; what is made of them is made again. */
+/* The sizes of t are new to each program; tensors computed from them are made again. */
 TEST(an_equation_is_made_again_at_other_shapes) {
     golden g = {.device = "cpu"};
     OK(&g, dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &g.ctx));

@@ -1,6 +1,7 @@
-/* The awkward programs: each is built on the public API, trained for 20 steps on each backend and
- * held against PyTorch's recorded losses (1e-5 relative) and final weights. And the promises about
- * a step that does not end: cancelled or with a NaN, it leaves the store's bits as they were. */
+/* The awkward programs. Each is built on the public API, and trained for 20 steps on each backend.
+ * Losses are held against PyTorch's recorded ones (1e-5 relative), and so are final weights. And
+ * the promises about a step that does not end. Cancelled or with a NaN, it leaves the store's bits
+ * as they were. */
 #include "golden/golden.h"
 
 #define WEIGHTS_NEAR 1e-5 /* of a tensor's largest weight; float32's own drift is below 7e-7 */

@@ -1,6 +1,6 @@
 /* Convolution, pooling, resizing and normalisation against PyTorch's recorded values
- * (tools/golden/record_golden_image.py): each layer alone, batch norm over micro-batches, and the
- * networks of examples/fashion_mnist_conv.c. Layers and first gradients are of float64. */
+ * (tools/golden/record_golden_image.py). Each layer by itself, batch norm over micro-batches, and
+ * the networks of examples/fashion_mnist_conv.c. Layers and first gradients are of float64. */
 #include "golden/golden.h"
 
 #define IMAGE_NEAR 1e-5 /* of an array's largest element */
@@ -495,7 +495,7 @@ static bool network_step(golden *g, dt_program *p, dt_tensor x, dt_tensor t, int
            OK(g, dt_program_run(p, NULL, report));
 }
 
-/* `whole`: the file has the losses alone. */
+/* `whole`: the file has only the losses. */
 static void network_train(golden *g, dt_tensor x, dt_tensor y, int size, const char *losses,
                           bool whole) {
     dt_tensor t = dt_input(g->graph, "t", DT_I32, dt_dims());

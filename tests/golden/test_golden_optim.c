@@ -1,5 +1,6 @@
 /* 100 steps of every optimizer against torch.optim, recorded in float64 by
- * tools/golden/record_golden_optim.py: losses and final weights, on the CPU and on Vulkan. */
+ * tools/golden/record_golden_optim.py. Losses and final weights are compared, on the CPU and on
+ * Vulkan. */
 #include "golden/golden.h"
 
 #define OPTIM_NEAR 3e-5 /* of a tensor's largest weight */

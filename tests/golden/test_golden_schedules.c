@@ -63,7 +63,7 @@ GOLDEN(every_schedule_has_pytorchs_rates, "schedules") {
     }
 }
 
-/* ---- told in epochs: PyTorch's, of epochs times the steps of an epoch */
+/* ---- given in epochs: PyTorch's, of epochs times the steps of an epoch */
 
 static const struct {
     const char *name;
@@ -347,7 +347,7 @@ static float plateau_weight(plateau_job *j) {
     return w;
 }
 
-/* Steps from `from` on, with a metric behind each. */
+/* Steps from `from` on, with a metric after each. */
 static void plateau_steps(plateau_job *j, int which, int from, int to) {
     const golden_array *metric = golden_get(&j->g, "plateau.metric");
     for (int step = from; step < to; step++) {

@@ -1,5 +1,6 @@
-/* Batch norm over the whole batch of a job (.sync) against PyTorch's, which two ranks of it come to
- * (tools/golden/record_golden_sync.py): weights, running statistics and losses step by step. */
+/* Batch norm over the whole batch of a job (.sync) against PyTorch's on two ranks
+ * (tools/golden/record_golden_sync.py). Weights, running statistics and losses are compared step by
+ * step. */
 #include "golden/golden.h"
 
 enum { SYNC_STEPS = 6, SYNC_BATCH = 12, SYNC_ROWS = SYNC_STEPS * SYNC_BATCH, SYNC_ROOM = 600 };

@@ -82,7 +82,7 @@ GOLDEN(spectral_norm_trains_as_pytorchs, "spectral") {
         golden_same(wanted, 0, y, 4 * SPECTRAL_BATCH, 3e-6);
 }
 
-/* All buffers, one behind the other. */
+/* All buffers, one after the other. */
 static size_t spectral_buffers(const golden *g, float *out) {
     static const char *const names[] = {
         "conv.parametrizations.weight.0._u", "conv.parametrizations.weight.0._v",

@@ -69,7 +69,8 @@ TEST(the_row_of_padding_is_zero_at_first) {
     }
 }
 
-/* The row of padding is looked up, be it infinite; what is not finite does not flow into a bag. */
+/* The row of padding is looked up, even if it is infinite; what is not finite does not flow into a
+ * bag. */
 TEST(padding_hides_values_that_are_not_finite_at_other_shapes_too) {
     golden g = {.device = "cpu"};
     float table[ROWS * WIDTH] = {0}, y[2 * 2 * WIDTH];

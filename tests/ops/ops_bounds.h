@@ -2,8 +2,9 @@
  * element. U is half a unit in the last place of 1. A sum of K products may be off by
  * (K + 2) U sum |a b|, whatever its order; what IEEE 754 rounds correctly is equal to the bit; the
  * elementary functions have the units in the last place that math_body.h states. On Vulkan
- * divisions and roots are not correctly rounded and fma() may be two operations, so there functions
- * get thrice as much and what the reduction of their argument loses. Included by test_ops.c. */
+ * divisions and roots are not correctly rounded, and fma() may be two operations. So functions get
+ * three times the bound there, and what the reduction of their argument loses. Included by
+ * test_ops.c. */
 #ifndef DTRAIN_TESTS_OPS_BOUNDS_H
 #define DTRAIN_TESTS_OPS_BOUNDS_H
 

@@ -27,8 +27,8 @@ static double ops_resize_distance(int64_t i, int64_t p, int64_t in, int64_t out)
 }
 
 /* 'nearest' moves values: exact, and its adjoint adds some up. In bilinear mode a place is off by a
- * few units in its last place, and so are the shares of the two elements around it; where it is
- * whole, also of the next one. */
+ * few units in its last place. So are the shares of the two elements around it; where it is whole,
+ * also of the next one. */
 static void ops_resize_bounds(const ref_call *r, double *bound) {
     bool grad = r->node->op == DTI_OP_RESIZE_GRAD, nearest = r->node->attr.i[0] == 0;
     const ref_tensor *x = grad ? &r->out : &r->in[0], *y = grad ? &r->in[0] : &r->out;

@@ -1,6 +1,6 @@
 /* A case for every row of the op table: small graphs that use the row on awkward shapes. A row
  * without a case fails test_ops.c. A case appends leaves and results to a model; values, gradients
- * and devices are test_ops.c's business. Included by test_ops.c, behind the implementation. */
+ * and devices are test_ops.c's business. Included by test_ops.c, after the implementation. */
 #ifndef DTRAIN_TESTS_OPS_CASES_H
 #define DTRAIN_TESTS_OPS_CASES_H
 
@@ -29,7 +29,7 @@ typedef struct ops_model {
     dti_op op;
     bool small;     /* only small shapes: for finite differences */
     bool eval;      /* as in a program that does not train */
-    dt_dtype dtype; /* of what is not whole numbers; parameters are cast to it */
+    dt_dtype dtype; /* of values that are not whole numbers; parameters are cast to it */
     ops_leaf leaves[OPS_LEAVES];
     int leaf_count;
     dt_tensor results[OPS_RESULTS];
@@ -84,7 +84,7 @@ enum {
     OPS_EMPTY,
     OPS_PERMUTED,
     OPS_SLICED,  /* starts inside its memory */
-    OPS_STRIDED, /* and has gaps */
+    OPS_STRIDED, /* has gaps */
     OPS_EXPANDED,
     OPS_SAMPLES_STRIDED,
     OPS_PARAM,
@@ -682,7 +682,7 @@ static void ops_case_test_mix(ops_model *m) {
     ops_result(m, dti_append(m->graph, m->op, in, 7, NULL));
 }
 
-/* All of the outputs, and one alone: nothing flows to the others. */
+/* All of the outputs, and a single one: nothing flows to the others. */
 static void ops_case_test_split(ops_model *m) {
     dt_tensor packed, out[3];
     for (int form = 0; form < ops_forms(m); form++) {

@@ -11,7 +11,7 @@ typedef struct ops_attention {
 } ops_attention;
 
 /* The first six are small. Blocks of queries and keys end at 32, 64 and 256. Few combinations of
- * flags and of sizes in blocks of 32: each is shaders of its own, and some drivers take seconds. */
+ * flags and of sizes in blocks of 32. Each is shaders of its own, and some drivers take seconds. */
 #define OPS_ALL_PLACES DTI_ATTENTION_CAUSAL | DTI_ATTENTION_ALIBI
 static const ops_attention ops_attentions[] = {
     {2, 1, 3, 3, 2, 3, 0, 0, 0, true, 0},
@@ -79,7 +79,7 @@ static void ops_case_attention(ops_model *m) {
         const ops_attention *c = &ops_attentions[i];
         dt_tensor in[6] = {{0}};
         uint32_t count = ops_attention_inputs(m, c, in);
-        /* second derivatives are of plain rows: of small ones alone */
+        /* second derivatives are of plain rows: only of small ones */
         for (uint32_t k = 0; k < count && i > 5 && m->op == DTI_OP_ATTENTION_GRAD; k++)
             in[k] = dt_detach(in[k]);
         const uint32_t drops = c->dropout > 0 ? DTI_ATTENTION_DROPOUT : 0;

@@ -31,11 +31,11 @@ static const ops_conv ops_convs[] = {
     {2, 5, 5, 2, 2, 3, {.dilation = {2, 1}, .padding = {2, 1}}},
     {4, 4, 3, 6, 3, 3, {.groups = 2, .padding = {1, 1}}},
     {3, 5, 4, 3, 3, 3, {.groups = 3, .padding = {1, 1}}}, /* depthwise */
-    {3, 6, 5, 6, 3, 1, {.groups = 3, .stride = {2, 3}}},  /* the same, twice as many out */
+    {3, 6, 5, 6, 3, 1, {.groups = 3, .stride = {2, 3}}},  /* the same, twice the number out */
     {3, 3, 3, 5, 1, 1, {.groups = 1}},
     {2, 3, 4, 2, 1, 1, {.stride = {3, 2}, .padding = {1, 0}}},
     {1, 2, 2, 1, 3, 3, {.padding = {2, 2}}},
-    {2, 3, 4, 2, 2, 2, {.stride = {3, 2}, .padding = {0, 4}}}, /* windows of padding alone */
+    {2, 3, 4, 2, 2, 2, {.stride = {3, 2}, .padding = {0, 4}}}, /* windows that are only padding */
     {1, 6, 7, 2, 3, 3, {.stride = {2, 3}}},                    /* a row and a column unused */
     {0, 2, 2, 2, 1, 2, {.groups = 1}},
     {2, 2, 2, 0, 2, 1, {.groups = 1}},

@@ -1,6 +1,6 @@
 /* Rows of the op table that only tests have, for what no row of the library needs yet. They are
  * tested as all rows are: against a reference, by finite differences, in parts of a batch. Included
- * by main.c twice: the rows before the library, their families behind it. */
+ * by main.c twice: the rows before the library, their families after it. */
 #ifndef OWN_ROWS_FAMILIES
 
 #define DTI_OP_LIST_TESTS(X)                                                                       \

@@ -56,7 +56,7 @@ static void attention_close(attention_run *r) {
     dt_ctx_destroy(r->ctx);
 }
 
-/* y and dx behind each other, of `batch` samples. */
+/* y and dx after each other, of `batch` samples. */
 static float *attention_results(attention_run *r, int batch) {
     const size_t y = (size_t)(r->per_sample / 2 * batch), dx = (size_t)(r->per_sample * batch);
     float *out = calloc(y + dx + 1, sizeof *out);
@@ -202,7 +202,7 @@ TEST(attention_reads_by_fours_where_its_operands_are_aligned) {
         CHECK(!attention_by_fours(i));
 }
 
-/* What stands behind the length, NaN as well, changes nothing before it. */
+/* Values after the length, NaN as well, change nothing before it. */
 TEST(keys_after_the_length_change_nothing) {
     enum { T = 40 };
     const int32_t lengths[2] = {9, T};

@@ -1,5 +1,5 @@
-/* Generation from a cache of keys and values: what is written on position by position, and in
- * prompts of several, is what one pass over all of it gives. */
+/* Generation from a cache of keys and values, position by position and in prompts of several. It
+ * gives the results of one pass over all of it. */
 #include "golden/golden.h"
 
 enum { TEXT = 12, WORDS = 11, BROAD = 16, SAMPLES = 3, ROOM = 16 };
@@ -21,7 +21,7 @@ static float writer_weight(uint32_t i) {
     return 0.5f * ((float)(i * 2654435761u >> 8 & 0xffff) / 32768.0f - 1.0f);
 }
 
-/* Two layers, so that the second one's keys hang on what the first one's cache gave. */
+/* Two layers, so that the second one's keys depend on the first one's cache. */
 static dt_tensor writer_net(writer *w, const writer_kind *kind) {
     dt_graph *g = w->g.graph;
     dt_attention_layer_desc layer = kind->layer;

@@ -24,7 +24,7 @@ static void conv_free(conv_case *t) {
         free(t->buf[i]);
 }
 
-/* Runs the launch in calls of `step` items, the last first, and checks what lies behind. */
+/* Runs the launch in calls of `step` items, the last first, and checks what lies after. */
 static void conv_run(conv_case *t, const dti_isa_kernels *k, int threads, int64_t step) {
     const uint32_t words[DTI_STEP_WORDS] = {0};
     dti_cpu_task task = {.launch = &t->l, .step = words, .k = k, .threads = threads};
@@ -177,7 +177,7 @@ static conv_case conv_case_of(const int *s, int kernel, int epilogue, bool bias)
     return t;
 }
 
-/* Its operands in 16 bits, and its result but for sums of weights' gradients. */
+/* Its operands in 16 bits, and its result except for sums of weights' gradients. */
 static void conv_halve(conv_case *t, dt_dtype type) {
     const dti_isa_kernels *k = dti_isa_kernels_select(DTI_ISA_BEST);
     for (int b = 0; b < 4; b++) {

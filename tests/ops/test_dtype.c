@@ -1,4 +1,4 @@
-/* Types of elements: conversions in every instruction set, and what graphs, programs and the CPU do
+/* Types of elements: conversions in every instruction set. And what graphs, programs and the CPU do
  * with values that are stored in 16 bits. */
 #include "harness.h"
 

@@ -1,6 +1,6 @@
-/* Operands in 16 bits that a kernel reads or writes itself: every row whose family says .halves,
- * every such operand alone and all together, against the same row in f32 between casts of their
- * own. Included by main.c behind test_ops.c, whose models it takes. */
+/* Operands in 16 bits that a kernel reads or writes itself: every row whose family says .halves.
+ * Each such operand by itself, and all together, against the same row in f32 between casts of their
+ * own. Included by main.c after test_ops.c, whose models it takes. */
 
 #define HALVES_MASKS (DTI_INPUTS_MAX + 2)
 
@@ -120,7 +120,7 @@ static void halves_compare(halves_run *h, const halves_row *r, uint32_t mask, bo
     free(h->value);
 }
 
-/* Each operand in 16 bits that a family takes alone, then all. */
+/* Each operand in 16 bits that a family takes, one by one, then all. */
 static uint32_t halves_mask(uint32_t halves, uint32_t inputs, uint32_t number) {
     if (number < inputs)
         return halves & 1u << number;
@@ -248,7 +248,7 @@ static dt_tensor halves_row_norm(dt_tensor x) {
 typedef struct halves_size {
     dt_tensor (*make)(dt_tensor x);
     int64_t rows, cols;
-    bool slope; /* and its gradient */
+    bool slope; /* its gradient */
 } halves_size;
 
 static const halves_size halves_sizes[] = {

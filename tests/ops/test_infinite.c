@@ -1,5 +1,5 @@
-/* Rows with infinities and NaN in them: what softmax, log_softmax, cross-entropy, maxima and max
- * pooling make of them, the same on every device. */
+/* Rows with infinities and NaN in them: softmax, log_softmax, cross-entropy, maxima and max
+ * pooling. Each gives the same on every device. */
 #include "dtrain.h"
 #include "harness.h"
 #include <math.h>
@@ -12,7 +12,7 @@ typedef struct edge_result {
     float loss[EDGE_ROWS];
 } edge_result;
 
-/* All -inf; some of them; one +inf; all +inf; a NaN among numbers, behind -inf, behind +inf; the
+/* All -inf; some of them; one +inf; all +inf; a NaN among numbers, after -inf, after +inf; the
  * lowest number among -inf; numbers. */
 static void edge_fill(float *x) {
     for (int r = 0; r < EDGE_ROWS; r++)

@@ -1,5 +1,5 @@
 /* Initial values by their properties: bases that are orthogonal, shares of zeros, bounds and
- * moments, the identity, and what the application puts there. */
+ * moments, the identity. Also values that the application puts there. */
 #include "golden/golden.h"
 
 #include <math.h>

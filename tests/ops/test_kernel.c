@@ -211,7 +211,7 @@ TEST(row_and_optimizer_kernels_have_one_result_on_every_instruction_set) {
         SKIP("this CPU has one instruction set of its class");
 }
 
-/* Functions that are used seldom are compiled for AVX2 alone; those of every step are not. */
+/* Functions that are rarely used are compiled only for AVX2; those of every step are not. */
 TEST(avx512_takes_rare_functions_from_avx2_and_has_the_others) {
     const dti_isa_kernels *k = dti_isa_kernels_select(DTI_ISA_AVX512);
     const dti_isa_kernels *other = dti_isa_kernels_select(DTI_ISA_AVX2);

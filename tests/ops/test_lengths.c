@@ -1,4 +1,4 @@
-/* Sums over lengths that data decide, from 1 to 2^26: each row of the table makes a graph for a
+/* Sums over lengths that data decide, from 1 to 2^26. Each row of the table makes a graph for a
  * length n, and its results in double; the error may grow with log n at most. Values are equal,
  * ones, random, or of both signs with a small rest. In mixed precision the inputs are bf16, and the
  * same bound holds, but for roundings of operands and results. Included by main.c. */
@@ -26,7 +26,7 @@ typedef struct length_case {
     float *x[LENGTH_INPUTS];              /* the inputs' values */
     int64_t size[LENGTH_INPUTS];
     int outs;
-    double want[LENGTH_OUTS], room[LENGTH_OUTS]; /* room: the sizes of what is added */
+    double want[LENGTH_OUTS], room[LENGTH_OUTS]; /* room: the sizes of the addends */
 } length_case;
 
 typedef struct length_row {
@@ -310,7 +310,7 @@ static void length_conv_w_want(length_case *c) {
             length_add(c, j, (double)c->x[0][j % 2 * c->n + i] * (double)c->x[1][j / 2 * c->n + i]);
 }
 
-/* As many images of 1 pixel. */
+/* The same number of images of 1 pixel. */
 static void length_conv_samples(length_case *c) {
     c->batch = (int)c->n;
     length_in(c, 0, 2 * c->n, dt_dims(2, 1, 1), true);
@@ -567,7 +567,7 @@ static void length_cross_entropy_smooth_want(length_case *c) {
     c->room[0] = 1 + size + length_log_sum(c);
 }
 
-/* As many rows of 3 classes. */
+/* The same number of rows of 3 classes. */
 static void length_cross_entropy_rows(length_case *c) {
     length_in(c, 0, 3 * c->n, dt_dims(c->n, 3), false);
     c->term =
@@ -738,7 +738,7 @@ static void length_weighted_want(length_case *c) {
                    (double)c->x[0][i] * ((double)c->x[1][i] * (double)c->x[1][i] + 0.5) / all);
 }
 
-/* Of 3 samples, so that the gradient in p is a sum of 3, and its norm one of n squares. */
+/* Of 3 samples. So the gradient in p is a sum of 3, and its norm one of n squares. */
 static void length_norm_of_gradient(length_case *c) {
     length_in(c, 0, c->n, dt_dims(c->n), false);
     c->param = length_param(c, "p", dt_dims(c->n), 0.5f);

@@ -1,5 +1,5 @@
-/* Normalisation of values that are all the same: their mean is that value, whatever rounding a sum
- * of them has, so what comes out is 0 and not the rounding error over sqrt(eps). Against the public
+/* Normalisation of values that are all the same. Their mean is that value, even if a sum of them is
+ * rounded. So the result is 0, and not the rounding error over sqrt(eps). Against the public
  * header, on every device. */
 #include "dtrain.h"
 #include "harness.h"

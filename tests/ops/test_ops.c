@@ -1,7 +1,7 @@
-/* Every row of the op table, from the inside: included by main.c behind the implementation. The
+/* Every row of the op table, from the inside: included by main.c after the implementation. The
  * reference is held against finite differences and against each composite row taken apart; the
- * devices are held against the reference, node by node: a node's inputs are the values that the
- * device itself computed, so its bound is that of one op (ops_bounds.h) and no error adds up. */
+ * devices are held against the reference, node by node. A node's inputs are the values that the
+ * device itself computed. So its bound is that of one op (ops_bounds.h), and no error adds up. */
 
 #include "ops/ops_cases.h"
 #include "ops/ops_bounds.h"
@@ -160,7 +160,7 @@ static void ops_check_slopes(ops_probe *p, int leaves, const dt_tensor *dx) {
     }
 }
 
-static bool ops_is_flat(dti_op op) { /* the gradient is 0 by definition, or there is none */
+static bool ops_is_flat(dti_op op) { /* the gradient is 0 by definition, or there is not one */
     switch (op) {
     case DTI_OP_SIGN:
     case DTI_OP_FLOOR:
@@ -454,7 +454,7 @@ typedef struct ops_device {
     char id[32];
     bool cpu;
     dt_dtype dtype; /* of the models */
-    bool small;     /* which have small shapes alone */
+    bool small;     /* which have only small shapes */
 } ops_device;
 
 static void ops_fail(const ops_device *d, const char *what, const ops_model *m) {
@@ -531,7 +531,7 @@ static void ops_write_inputs(ops_device *d, ops_model *m, ref_run *run, dt_progr
     }
 }
 
-/* What the rounding of both to 16 bits may add: a unit in the last place, where they lie on two
+/* What the rounding of the two to 16 bits may add: a unit in the last place, for values on two
  * sides of a tie. */
 static double ops_storage_bound(dt_dtype dtype, double y) {
     return dtype == DT_BF16 ? 0x1p-7 * fabs(y) : dtype == DT_F16 ? 0x1p-10 * fabs(y) + 0x1p-24 : 0;
@@ -709,8 +709,8 @@ static bool ops_takes_halves(const dti_op_info *row) {
     return takes;
 }
 
-/* Functions of elements are a pipeline or more each, and all of them are compared with PyTorch's on
- * Vulkan elsewhere: here one in four is enough. */
+/* Functions of elements are a pipeline or more each. All of them are compared with PyTorch's on
+ * Vulkan elsewhere, so one in four is enough here. */
 static bool ops_is_left_out(bool cpu, dti_op op) {
     return !cpu && dti_op_info_of((uint32_t)op)->family == &dti_family_unary &&
            !test_takes(op, 4, 4);
@@ -782,7 +782,7 @@ TEST(the_portable_class_computes_every_op_within_its_bound) {
     ops_check_rows("cpu", true, DTI_OP_INPUT, DTI_OP_COUNT);
 }
 
-/* The id of the Vulkan device with this number; false when there is none that works. */
+/* The id of the Vulkan device with this number; false when there is no device that works. */
 static bool ops_vulkan(int number, char id[32]) {
     dt_ctx *ctx = ops_ctx();
     bool found = false;
@@ -808,7 +808,7 @@ OPS_VULKAN_TEST(2)
 
 /* ---- what needs a program of its own */
 
-/* A loss's seed is coefficient / weight: the gradients of two losses with different weights, with
+/* A loss's seed is coefficient / weight. The gradients of two losses with different weights, with
  * the batch's own weights and with those of a global batch. */
 static void ops_check_seeds(ops_device *d, dt_graph *graph, dt_store *store, const dt_tensor *terms,
                             const double *weights) {
@@ -870,7 +870,7 @@ TEST(a_seed_is_the_coefficient_over_the_weight_of_the_global_batch) {
             ops_check_seed_device(id);
 }
 
-/* Cross-entropy's weight comes from targets alone, before any forward pass. */
+/* Cross-entropy's weight comes only from targets, before any forward pass. */
 static void ops_check_weigh(const char *id) {
     ops_device d;
     dt_graph *graph;

@@ -1,5 +1,5 @@
-/* The leading elements of rows of any length, their places and gradients, against sorting in C,
- * with equal elements, infinities and NaN, and at the limit of an axis. */
+/* The leading elements of rows of any length, their places and gradients, against sorting in C.
+ * With equal elements, infinities and NaN, and at the limit of an axis. */
 #include "golden/golden.h"
 
 #include <math.h>

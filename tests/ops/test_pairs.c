@@ -1,5 +1,5 @@
-/* Products of bf16 with bf16: every instruction set that this machine has gives the bits of the
- * chain that gemm.h describes, for any shape, strides, types, values, tiles and threads. */
+/* Products of bf16 with bf16: every instruction set of this machine gives the bits of the chain
+ * that gemm.h describes. Shapes, strides, types, values, tiles and threads vary. */
 
 typedef struct pairs_case {
     dti_gemm g;
@@ -7,7 +7,7 @@ typedef struct pairs_case {
     uint16_t *a, *b;
     float *wide;    /* B in f32, which rounds to b */
     float *others;  /* bias and the epilogue's operand, as any type */
-    char *c;        /* and a guard behind it */
+    char *c;        /* a guard after it */
     int64_t c_size; /* elements */
 } pairs_case;
 
@@ -205,7 +205,7 @@ TEST(products_of_bf16_have_the_bits_of_one_chain_on_every_instruction_set) {
     }
 }
 
-/* ---- class "amx": tiles made by plain C, behind the walk that AMX has */
+/* ---- class "amx": tiles made by plain C, after the walk that AMX has */
 
 #if DTI_X86_AVX512_BF16
 static float amx_tiles[8][16][16];
@@ -317,7 +317,7 @@ TEST(a_context_that_asks_for_amx_has_it_or_a_warning) {
     dt_ctx_destroy(ctx);
 }
 
-/* ---- an infinity is met by its own windows alone */
+/* ---- an infinity is met only by its own windows */
 
 enum { LONE_CHANNELS = 8, LONE_MOST = 40 };
 

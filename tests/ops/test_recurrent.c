@@ -107,7 +107,7 @@ TEST(chunks_with_a_carried_state_equal_all_steps_at_once_on_vulkan) {
 
 /* y and dx of a batch, whatever the threads. */
 #ifndef DT_NO_VULKAN
-/* x of one sample, y and dx. NULL: the device does not take so many steps. */
+/* x of one sample, y and dx. NULL: the device does not take that number of steps. */
 static float *recurrent_long(const char *device, recurrent_layer *make, int64_t steps,
                              int64_t hidden) {
     dt_ctx *ctx = NULL;
@@ -140,7 +140,7 @@ static float *recurrent_long(const char *device, recurrent_layer *make, int64_t 
 /* lavapipe ends an invocation's loops after 65535 rounds, and says nothing. */
 TEST(recurrences_of_many_steps_are_right_or_refused_on_vulkan) {
     static recurrent_layer *const make[] = {dt_nn_lstm, dt_nn_gru, dt_nn_rnn};
-    const int64_t steps[] = {445, 570, 1500, 3000}; /* almost as many as it makes, and more */
+    const int64_t steps[] = {445, 570, 1500, 3000}; /* almost the number that it makes, and more */
     const int64_t hidden[] = {128, 128, 64, 64};
     char device[32];
     if (!vulkan_device_count())
@@ -222,7 +222,8 @@ TEST(recurrent_layers_refuse_states_and_lengths_of_other_shapes) {
     dt_ctx_destroy(ctx);
 }
 
-/* Dropout is between layers: it leaves the first one's state alone, and evaluation altogether. */
+/* Dropout is between layers: it does not change the first one's state, and nothing in evaluation.
+ * */
 TEST(dropout_between_recurrent_layers_acts_only_in_training_and_after_the_first_layer) {
     enum { B = 64, Y = B * RECURRENT_T * RECURRENT_H, S = B * 2 * RECURRENT_H };
     static float y[3][Y], h[3][S];

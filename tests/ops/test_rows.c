@@ -1,8 +1,9 @@
-/* What a sample gets by itself has the same bits in every batch, at every place of it, and where
- * the batch is computed in parts; what is summed over samples has the same bits wherever in a
+/* A sample by itself has the same bits in every batch, and at every place of it. It has them also
+ * where the batch is computed in parts; what is summed over samples has the same bits wherever in a
  * larger array the samples lie. This is what makes any number of replicas train the same weights.
- * Every row of the op table and the usual layers are run over a batch, then over pieces of it as
- * batches of their own. Included by main.c behind test_ops.c, whose cases it uses. */
+ * Every row of the op table and the usual layers are run over a batch. Then they are run over
+ * pieces of it as batches of their own. Included by main.c after test_ops.c, whose cases it uses.
+ * */
 #ifdef DTRAIN_TESTS_OPS_CASES_H /* else it is compiled apart */
 
 enum { ROWS_BATCH = 64, ROWS_BATCH_VULKAN = 7, ROWS_FIRST = 7 };
@@ -477,7 +478,8 @@ static bool rows_layer_open(rows_rig *r, ops_model *m, size_t layer, size_t i) {
     return !error && m->result_count <= DT_MAX_OUTPUTS;
 }
 
-/* Alone, where epilogues take the place of launches, and then with other outputs beside them. */
+/* Without others, where epilogues take the place of launches, and then with other outputs beside
+ * them. */
 static void rows_check_layer(rows_rig *r, ops_model *m, dt_store *store) {
     static bool tainted[1 << 12];
     rows_set set = {.count = m->result_count};
@@ -525,8 +527,8 @@ static uint64_t rows_check_layers(rows_way way) {
     return r.hash;
 }
 
-/* ---- sums over samples, of rows in the middle of a larger array: by the parts of lower/cut.c,
- * which are added in order */
+/* ---- sums over samples, of rows in the middle of a larger array. The parts of lower/cut.c are
+ * added in order */
 
 enum { ROWS_PART = 11 }; /* samples of a part, at places of no alignment */
 
@@ -623,7 +625,7 @@ static bool rows_sum_run(rows_rig *r, ops_model *m, dt_store *store, dt_tensor y
     return ok;
 }
 
-/* So many bytes that ROWS_PART samples of the largest input are what can be bound. */
+/* The bytes of ROWS_PART samples of the largest input are what can be bound. */
 static uint64_t rows_sum_range(const ops_model *m) {
     size_t most = 0;
     for (int i = 0; i < m->leaf_count; i++)
@@ -765,7 +767,7 @@ static bool rows_is_software(const char *id) {
     return software;
 }
 
-/* A software driver is not given what is fast on others by itself: there is no slower way then,
+/* A software driver is not given the variants that are fast on others. There is then no slower way
  * but a faster one, which is tried as well. */
 static void rows_check_vulkan(const char *id) {
     bool software = rows_is_software(id);

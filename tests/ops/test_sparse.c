@@ -1,6 +1,6 @@
-/* Gradients of tables of which touched rows alone are written, against the same programs with
- * .accumulate, which write and read all of them: values, moments, gradients and reports have the
- * same bits, whatever a store goes through in between. Included by main.c. */
+/* Gradients of tables of which only touched rows are written, against the same programs with
+ * .accumulate, which write and read all of them. Values, moments, gradients and reports have the
+ * same bits, even if a store is loaded or copied between. Included by main.c. */
 
 enum {
     SPARSE_STEPS = 16,
@@ -16,11 +16,11 @@ typedef enum sparse_event {
     SPARSE_RUN_LARGER, /* another program of the store */
     SPARSE_FRAMES,
     SPARSE_AHEAD,     /* two steps under way */
-    SPARSE_CANCELLED, /* behind some of the step, and then one that is not */
+    SPARSE_CANCELLED, /* after some of the step, and then one that is not */
     SPARSE_DENSE,     /* a program that writes all of the gradient */
     SPARSE_GRADIENTS, /* one without an optimizer */
-    SPARSE_NAN,       /* a step that is refused, */
-    SPARSE_HUGE,      /* or behind which an update would overflow, perhaps */
+    SPARSE_NAN,       /* a step that is refused */
+    SPARSE_HUGE,      /* perhaps an update after it would overflow */
     SPARSE_WRITE,     /* the host writes to the gradient, the weights or the moments */
     SPARSE_RESET,
     SPARSE_EVENTS
@@ -151,8 +151,8 @@ static bool sparse_cancelled(sparse_twin *t, uint32_t seed) {
     return good && !dt_program_cancel(t->run, NULL);
 }
 
-/* Where a step fails that another was started behind, it hangs on what is proven of values whether
- * that one had to wait, and so whether it runs: then the case is over. */
+/* A step may fail after which another was started. Whether that one had to wait, and so whether it
+ * runs, depends on the proven bounds. Then the case is over. */
 static bool sparse_ahead(sparse_twin *t, uint32_t seed) {
     t->over = dt_program_start(t->run, NULL) || !sparse_inputs(t, t->run, seed + 1, 1) ||
               dt_program_start(t->run, NULL) || dt_program_wait(t->run, NULL) ||

@@ -164,8 +164,8 @@ TEST(gated_feed_forward_layers_equal_llamas) {
     gated_check(false);
 }
 
-/* loss = sum over c of e_row . e_c, whose gradient to table row r is, by the embedding, the sum of
- * all rows where r is the one looked up, and by the head the row that was looked up. */
+/* loss = sum over c of e_row . e_c, whose gradient to table row r has two parts. By the embedding
+ * it is the sum of all rows where r is looked up. By the head it is the row that was looked up. */
 TEST(a_table_that_embedding_and_head_share_gets_both_gradients) {
     enum { ROWS = 3 };
     golden g;

@@ -1,6 +1,6 @@
-/* Every elementwise function of one tensor, value and slope, over all floats: within the bounds of
- * its row (reference/unary.h, printed in docs/ops.md) of the formula in double, with the
- * same bits on every instruction set of a class, and on Vulkan devices within what unary_near
+/* Every elementwise function of one tensor, value and slope, over all floats. Each is within the
+ * bounds of its row (reference/unary.h, printed in docs/ops.md) of the formula in double. It has
+ * the same bits on every instruction set of a class. On Vulkan devices it is within what unary_near
  * allows. DTRAIN_TEST_LONG takes all 2^32 floats, else every 1009th, which are 4 million of all
  * exponents; always the neighbours of edges and thresholds. DTRAIN_TEST_ULPS prints the largest
  * errors. Included by main.c. */
@@ -193,7 +193,7 @@ static const char *unary_name(int selector) {
         DTI_UNARY_PLAIN(UNARY_NAME) DTI_UNARY_WITH(UNARY_NAME)
 #undef UNARY_NAME
     };
-    return names[selector]; /* NULL: of launches alone */
+    return names[selector]; /* NULL: only of launches */
 }
 
 /* y = the function, or its slope. */

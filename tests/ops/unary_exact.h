@@ -3,7 +3,7 @@
 static const struct {
     int selector;
     uint32_t bits;
-    double value[2]; /* and slope */
+    double value[2]; /* slope */
 } unary_exact[] = {
     {DTI_U_EXP, 0x000116c2, {0x1.0000000000000p+0, 0x1.0000000000000p+0}},
     {DTI_U_EXP, 0x800116c2, {0x1.0000000000000p+0, 0x1.0000000000000p+0}},

@@ -1,6 +1,6 @@
-/* What a play (test_play.c) looks at while lists are worked off: where each micro-batch lies and
- * what is still needed of it, messages and sums by their channels, and operations under way. It
- * knows a schedule by its list alone. */
+/* What a play (test_play.c) looks at while lists are executed: where each micro-batch lies and what
+ * is still needed of it. Also messages and sums by their channels, and operations under way. It
+ * knows a schedule only by its list. */
 #ifndef DTRAIN_TESTS_PLAY_CHECKS_H
 #define DTRAIN_TESTS_PLAY_CHECKS_H
 
@@ -232,7 +232,8 @@ static void play_posts(const play_rank *r, const dti_pipe_flow *f) {
     play_channel *c = play_channel_of(r, f->comm);
     const play_micro *m = &play_of(r)->micro[part][micro];
     if (f->sends)
-        CHECK(f->gradient ? m->left : m->made); /* who takes the slot looks whether it has gone */
+        CHECK(f->gradient ? m->left : m->made); /* the micro-batch that takes the slot looks whether
+                                                 * it has gone */
     else if (f->gradient)
         CHECK(play_is_alive(r, part, micro));
     else /* its place is free */
@@ -256,8 +257,8 @@ static uint32_t play_sum_works(const play_rank *r) {
                                                      : 1;
 }
 
-/* Each is posted as soon as all of this rank have arrived: of replicas in their order, of pipelines
- * as many as may be ahead of it. They stay under way until the lists have ended. */
+/* Each is posted as soon as all of this rank have arrived. Replicas post in their order, pipelines
+ * up to the number that may be ahead. They stay under way until the lists have ended. */
 static void play_sum(const play_rank *r, uint32_t from, uint32_t to) {
     const dti_parallel *par = &r->trainer->par;
     play_sees *s = play_of(r);
@@ -290,7 +291,7 @@ static void play_sums_at(const play_rank *r, uint32_t part, const dti_action *a)
     }
 }
 
-/* Who speaks for all of a rank that meet. */
+/* The device that speaks for all of a rank that wait together. */
 static void play_meets(const play_rank *r, int d, const dti_action *a) {
     const dti_parallel *par = &r->trainer->par;
     const dti_pipe *pipe = par->pipe;

@@ -1,13 +1,13 @@
-/* Lists that are played (test_play.c) by a clock: in unit times, in which they wait as long as docs
- * and dt_trainer_get_info say, and with times that are drawn. Then what was alive is compared with
- * what they say of memory. */
+/* Lists that are played (test_play.c) by a clock. In unit times they wait as long as docs and
+ * dt_trainer_get_info say, and then come drawn times. Then the live bytes are compared with what
+ * they say of memory. */
 #ifndef DTRAIN_TESTS_PLAY_CLOCK_H
 #define DTRAIN_TESTS_PLAY_CLOCK_H
 
 /* ---- by the clock */
 
-/* Of unit times (a forward part 1, a backward part 2, or 1 for gradients of what came in and 1 for
- * those of parameters; messages and the rest 0), or drawn. */
+/* Of unit times: a forward part 1, a backward part 2 (or 1 for gradients of inputs and 1 for those
+ * of parameters; messages and the rest 0), or drawn. */
 static uint32_t play_cost(const play_rank *r, const dti_action *a, uint32_t *state) {
     const bool split = r->job->schedule == DT_PIPELINE_ZERO_BUBBLE;
     if (state)
@@ -18,7 +18,7 @@ static uint32_t play_cost(const play_rank *r, const dti_action *a, uint32_t *sta
                                          : 0;
 }
 
-/* What is there begins at `now`, and ends later. Whether anything moved. */
+/* An action that is there begins at `now`, and ends later. Whether anything moved. */
 static bool play_device_moves(play_rank *r, int d, uint64_t now, uint32_t *state) {
     play_device *own = &r->device[d];
     if (!own->busy && !play_may(r, d))
@@ -98,7 +98,7 @@ static double play_bubble(const play_job *j, uint32_t m, bool sums, double *leas
     return is_zero && m >= p && !sums ? zero : v > 1 && m % p ? (p - 1.0) / m : plain;
 }
 
-/* Behind a play in unit times. */
+/* After a play in unit times. */
 static void play_idles(const play_job *j) {
     for (int i = 0; i < play.count; i++) {
         const dti_pipe *pipe = play.rank[i].trainer->par.pipe;
@@ -125,7 +125,7 @@ static void play_idles(const play_job *j) {
     }
 }
 
-/* Behind plays of both shapes of batches: no slot too few, and none too many. */
+/* After plays of both shapes of batches: no slot too few, and none too many. */
 static uint64_t play_slots(const play_rank *r, int d) {
     const dti_pipe *pipe = r->trainer->par.pipe;
     const dti_pipe_device *own = &pipe->devices[d];

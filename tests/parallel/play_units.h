@@ -1,5 +1,5 @@
-/* Parameters of a grid's stages with ZeRO-2 and 3 while lists are played (test_play.c): what each
- * chunk has of them is followed by addresses, so that a need which is one too small is seen. */
+/* Parameters of a grid's stages with ZeRO-2 and 3 while lists are played (test_play.c). Addresses
+ * follow what each chunk has of them, so that a need that is one too small is seen. */
 #ifndef DTRAIN_TESTS_PLAY_UNITS_H
 #define DTRAIN_TESTS_PLAY_UNITS_H
 
@@ -118,7 +118,7 @@ static bool play_units_ended(const play_rank *r) {
     return all;
 }
 
-/* Operations of a unit, as many as it can be. */
+/* Operations of a unit, the largest number that it can be. */
 static uint32_t play_units_pending(const play_rank *r) {
     const dti_parallel *par = &r->trainer->par;
     uint32_t pending = 0;

@@ -1,5 +1,5 @@
-/* Servers and workers of one job on this host, for their tests: a server on a thread, workers on
- * threads or in processes. */
+/* Servers and workers of one job on this host, for their tests. A server runs on a thread, workers
+ * on threads or in processes. */
 #ifndef DTRAIN_TESTS_SERVE_RUN_H
 #define DTRAIN_TESTS_SERVE_RUN_H
 

@@ -89,7 +89,7 @@ static bool stack_run(const stack *s, const team_grid *grid, double out[TEAM_STE
         return false;
     dt_trainer_desc d = team_desc(&m, &sgd);
     team_grid_to(grid, &d, devices);
-    d.params = s->freeze ? "l*.0*" : NULL; /* and then nothing flows to what is in front */
+    d.params = s->freeze ? "l*.0*" : NULL; /* and then nothing flows to the layers before */
     dt_result result = dt_trainer_create(m.graph, &d, &t);
     for (int i = 0; i < TEAM_STEPS && !result; i++) {
         dt_train_report r;

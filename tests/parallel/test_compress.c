@@ -1,4 +1,4 @@
-/* Gradients in bf16 between ranks (DT_COMPRESS_BF16): each rank's sum is rounded once, ranks'
+/* Gradients in bf16 between ranks (DT_COMPRESS_BF16). Each rank's sum is rounded once, ranks'
  * values are summed in float32, and the sum is rounded once. The oracle makes these sums of the
  * gradients of single batch slices. All transports have the same bits, and so has ZeRO; and what is
  * refused. */

@@ -1,4 +1,4 @@
-/* Evaluation and prediction over a mesh: the same predictions, bit for bit, for any number of
+/* Evaluation and prediction over a mesh. Predictions are the same, bit for bit, for any number of
  * replicas and ranks and any batch. Here are strategies that have all parameters somewhere, and
  * those that gather them unit by unit. */
 #include "parallel/train_processes.h"
@@ -303,8 +303,8 @@ TEST(a_sample_that_one_zero_rank_cannot_read_ends_the_evaluation_on_all) {
 
 /* ---- what is not finite */
 
-/* The middle layer overflows for row 16, which rank 1 has in the third batch of an evaluation and
- * in the first one of a step. */
+/* The middle layer overflows for row 16. Rank 1 has it in the third batch of an evaluation and in
+ * the first one of a step. */
 static void eval_rank_nan(rank *r) {
     const eval_mesh *mesh = r->job->arg;
     eval_model m;

@@ -1,6 +1,6 @@
 /* Children of fork: threads, drivers and sockets are the parent's, and waiting for them never ends.
- * Each call that would is FORKED at once, what is memory is given back, and the parent goes on as
- * if nothing had been. On the public API. A way of computing is a row of the table below. */
+ * Each call that would do so is FORKED at once, memory is freed, and the parent continues as if
+ * nothing had been. On the public API. A way of computing is a row of the table below. */
 #include "parallel/train_processes.h"
 
 enum { FORK_BATCH = 16, FORK_HANGS = 100, FORK_DIES = 101, FORK_SECONDS = 20 };
@@ -22,7 +22,7 @@ typedef struct fork_way {
     const char *name;
     int threads;
     bool jobs, vulkan, under_way;
-    const char *devices; /* of a trainer; NULL: there is none */
+    const char *devices; /* of a trainer; NULL: there is no such one */
     bool comm, apart;    /* apart: the child ends each thing by itself */
 } fork_way;
 
@@ -211,7 +211,7 @@ static void fork_run(fork_case *c) {
     CHECK_TEXT(train_model_make(&c->m, &desc, 0), "%s: no model", way->name);
     dt_result result = way->devices ? fork_make_trainer(c) : fork_make_program(c);
     if (result == DT_ERROR_DEVICE && way->vulkan)
-        return; /* there is none */
+        return; /* there is no such one */
     if (!result)
         result = fork_step(c);
     if (!result && way->under_way)

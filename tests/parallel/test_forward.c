@@ -118,7 +118,8 @@ static bool forward_predict(const forward_shape *s, forward_run *r) {
     return !result;
 }
 
-/* All of them, and losses: as of one device, or of as many tensor ranks without stages. */
+/* All of them, and losses: as of one device, or of the same number of tensor ranks without stages.
+ * */
 static void forward_equal(forward_shape s, int batch) {
     const forward_shape one = {
         .tensor_ranks = s.tensor_ranks, .sequence = s.sequence, .vulkan = s.vulkan, .batch = batch};
@@ -263,7 +264,7 @@ TEST(a_tensor_that_stages_cannot_predict_is_an_error_with_the_reason) {
     CHECK(dt_trainer_predict(t, &d.data, late, 7, out, sizeof(float) * FORWARD_ROWS * m.size[0]) ==
           DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_ctx_error(m.team.ctx), "was made after the trainer");
-    dt_dataset few = d.data; /* targets alone */
+    dt_dataset few = d.data; /* only targets */
     few.columns[0] = few.columns[1];
     few.columns[1] = (dt_column){0};
     CHECK(dt_trainer_evaluate(t, &few, 7, NULL) == DT_ERROR_INVALID);
@@ -283,7 +284,7 @@ TEST(a_tensor_that_stages_cannot_predict_is_an_error_with_the_reason) {
 typedef struct forward_job {
     forward_shape shape;
     int bad_row, rank;  /* of which `sample` fails on a rank */
-    bool label;         /* in place of that its target is no class */
+    bool label;         /* in place of that its target is out of range */
     dt_result expected; /* on all */
     const char *said;
 } forward_job;

@@ -1,6 +1,6 @@
 /* Grids of all kinds: .parallel.pipeline x .tensor x .parallel.replicas x .parallel.zero_stage.
- * Stages split over tensor ranks have the bits of as many tensor ranks without stages; so have
- * replicas of them. */
+ * Stages split over tensor ranks have the bits of the same number of tensor ranks without stages;
+ * so have replicas of them. */
 #include "parallel/train_processes.h"
 
 #include "parallel/team_model.h"
@@ -93,7 +93,8 @@ static void grid_equal(int kind, const grid_shape *s, const grid_run *want) {
                    got.at[i].loss, want->at[i].loss, got.at[i].norm, want->at[i].norm);
 }
 
-/* All schedules, 2 and 3 stages: micro-batches are added in one order, whoever computes what. */
+/* All schedules, 2 and 3 stages: micro-batches are added in one order, for any distribution of the
+ * work. */
 TEST(stages_of_tensor_ranks_have_the_bits_of_tensor_ranks_without_stages) {
     static const int kinds[] = {TEAM_MLP, TEAM_BLOCKS, TEAM_BATCH_NORM, TEAM_HEAD, TEAM_COLUMNS};
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
@@ -137,8 +138,8 @@ TEST(replicas_of_stages_of_tensor_ranks_have_the_bits_of_one_with_the_same_batch
     }
 }
 
-/* Two stages of two tensor ranks on one device, whose bits are its own: those of two tensor ranks
- * of it alone, and the values of the same grid of processors. */
+/* Two stages of two tensor ranks on one device, whose bits are its own. They are those of its two
+ * tensor ranks without stages, and the values of the same grid of processors. */
 TEST(stages_of_tensor_ranks_on_vulkan_have_the_bits_of_tensor_ranks_only) {
     grid_run want, cpu;
     grid_shape s = {.stages = 2, .tensor_ranks = 2, .accumulate = 2};
@@ -230,7 +231,7 @@ static void grid_rank(rank *r) {
     dt_ctx_destroy(m.ctx);
 }
 
-/* The bits of as many tensor ranks in one process that compute all batch slices. */
+/* The bits of the same number of tensor ranks in one process that compute all batch slices. */
 static void grid_job(int count, const char *const *devices, const grid_case *c) {
     const grid_shape *s = &c->shape, one = {.tensor_ranks = s->tensor_ranks,
                                             .batch_slices = s->batch_slices,
@@ -366,7 +367,7 @@ static uint64_t grid_go_on(const grid_shape *first, const grid_shape *second) {
     return hash;
 }
 
-/* A file has whole values, whoever wrote it: bits depend only on the tensor ranks that resume. */
+/* A file has whole values for any writer: bits depend only on the tensor ranks that resume. */
 TEST(a_checkpoint_of_stages_of_tensor_ranks_resumes_on_any_other_grid) {
     static const grid_shape grid = {.stages = 2, .tensor_ranks = 2, .accumulate = 3},
                             tensor_ranks = {.tensor_ranks = 2, .accumulate = 3},

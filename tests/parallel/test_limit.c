@@ -1,4 +1,4 @@
-/* Models that are larger than a rank: parameters, gradients and moments take 3 times what a rank's
+/* Models that are larger than a rank. Parameters, gradients and moments take 3 times what a rank's
  * limit of address space leaves it. Ranks create such a model, train, evaluate, predict, save by
  * parts, and go on, with the bits of one process without a limit. */
 #include "parallel/train_processes.h"

@@ -1,5 +1,6 @@
-/* The inside of data-parallel training: which rows are whose, the order of sums, instruction sets
- * side by side, the gradient against float64, and a device that is lost in the middle of a step. */
+/* The inside of data-parallel training: the rows of each replica, the order of sums, instruction
+ * sets side by side. Also the gradient against float64, and a device that is lost in the middle of
+ * a step. */
 #include "train/train_model.h"
 
 /* ---- which rows */
@@ -315,8 +316,8 @@ static void *parallel_rank_main(void *arg) {
     return NULL;
 }
 
-/* Lost when it is waited for the first time, and later: while targets are weighed, in the backward
- * part, in the commit, when the other has made the step. */
+/* Lost when it is waited for the first time, and later. Later is while targets are weighed, in the
+ * backward part, in the commit, or after the other's step. */
 static void parallel_lose_anywhere(const char *id) {
     int given_up = 0, ended = 0, made = 0;
     for (int waits = 0; waits < 6; waits++) {

@@ -1,7 +1,6 @@
-/* Grids of pipelines over ranks: the bits of one device with the same batch slices and
- * micro-batches, whatever the grid, the schedule and who holds what; files from one grid to
- * another; and what goes wrong on one rank. Ranks are threads here, but where one of them must
- * die. */
+/* Grids of pipelines over ranks. They have the bits of one device with the same batch slices and
+ * micro-batches, for any grid, schedule and placement; files from one grid to another; and what
+ * goes wrong on one rank. Ranks are threads here, but where one of them must die. */
 #include "parallel/pipe_model.h"
 
 #include <pthread.h>
@@ -401,7 +400,7 @@ static dt_result grid_sample(void *user, const dt_sample *s, void *const *values
     return now == GRID_CALLBACK && here && r->index == who ? DT_ERROR_IO : DT_OK;
 }
 
-/* The third step fails on all ranks and changes nothing; with what was wrong mended, it goes on. */
+/* The third step fails on all ranks and changes nothing; with the fault fixed, it continues. */
 static void *grid_spoilt(void *arg) {
     grid_rank *r = arg;
     train_model m = {0};
@@ -433,11 +432,11 @@ static void *grid_spoilt(void *arg) {
     r->end.steps[1].hash = after;
     dt_comm_barrier(r->comm);
     if (r->index == 0)
-        atomic_store(&grid_now, GRID_FAULTS); /* mended */
+        atomic_store(&grid_now, GRID_FAULTS); /* fixed */
     dt_comm_barrier(r->comm);
     if (!result && fault == GRID_LR)
         result = dt_trainer_set_lr(t, 0.01);
-    for (int i = 0; i < 3 && !result; i++) /* what was prefetched may fail once more */
+    for (int i = 0; i < 3 && !result; i++) /* the prefetched sample may fail once more */
         result = dt_trainer_step(t, NULL) && i ? DT_ERROR_INVALID : DT_OK;
     CHECK_TEXT(!result, "fault %d, rank %d afterwards: %s", fault, r->index, dt_ctx_error(m.ctx));
     dt_ctx_destroy(m.ctx);
@@ -528,7 +527,7 @@ TEST(devices_that_form_no_grid_are_refused_on_all_ranks) {
 
 typedef struct grid_purse {
     _Atomic int64_t bytes, left;
-    bool once; /* one allocation fails, and not all behind it */
+    bool once; /* one allocation fails, and not all after it */
 } grid_purse;
 
 static grid_purse grid_money; /* rank 1's */
@@ -643,7 +642,7 @@ static void *grid_poor_file(void *arg) {
     train_model m = {0};
     dt_trainer *t = NULL;
     dt_ctx_desc ctx = {.no_vulkan = true, .threads = 1};
-    const int poor = grid_loads ? 0 : 1; /* who reads; any that writes */
+    const int poor = grid_loads ? 0 : 1; /* the reader; any that writes */
     if (r->index == poor)
         ctx.allocator = (dt_allocator){grid_alloc, grid_free, &grid_money};
     r->end.result = DT_ERROR_INVALID;
@@ -722,7 +721,7 @@ TEST(memory_that_runs_out_in_part_writes_or_reads_is_reported_to_all_and_trainin
 
 /* ---- the loop over epochs */
 
-/* With a validation, the best weights put back, and steps behind them; shared inputs too. */
+/* With a validation, the best weights put back, and steps after them; shared inputs too. */
 static void *grid_fit(void *arg) {
     grid_rank *r = arg;
     train_model m = {0};
@@ -796,7 +795,7 @@ TEST(grid_of_pipelines_on_a_vulkan_device_has_the_bits_of_that_device) {
     }
 }
 
-/* ---- who reads samples */
+/* ---- the rank that reads samples */
 
 static _Atomic int grid_reads[GRID_RANKS];
 
@@ -917,7 +916,7 @@ TEST(a_grid_trains_on_after_refusing_a_checkpoint_of_too_many_batch_slices) {
     remove(file);
 }
 
-/* Two steps, then a file for which the grid is made anew, and memory for some of that. */
+/* Two steps, then a file for which the grid is rebuilt, and memory for some of that. */
 static void *grid_poor_load(void *arg) {
     grid_rank *r = arg;
     train_model m = {0};
@@ -968,7 +967,7 @@ static void grid_poor_loads(const char *file, int stages, int zero_stage) {
         want = n ? want : ranks[0].end.steps[0].hash;
         CHECK_TEXT(!result || result == DT_ERROR_MEMORY, "%d allocations: %d", (int)n, (int)result);
         const uint64_t hash = ranks[0].end.steps[0].hash;
-        const bool lost = stages && !hash; /* devices that are made anew have them alone */
+        const bool lost = stages && !hash; /* only rebuilt devices have them */
         CHECK_TEXT(want && (!n || !result || hash == want || lost),
                    "%d stages, %d allocations: the values are not those of before", stages, (int)n);
         some = some || (lost && n && result);
@@ -986,7 +985,7 @@ TEST(a_grid_rebuilt_for_a_checkpoint_without_memory_reports_that_its_values_are_
     remove(file);
 }
 
-/* ---- what a pipeline does not go with */
+/* ---- settings that a pipeline cannot be combined with */
 
 TEST(pipeline_with_servers_or_offload_is_unsupported) {
     for (int i = 0; i < 2; i++) {

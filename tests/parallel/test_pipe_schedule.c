@@ -118,7 +118,7 @@ TEST(pipeline_zero_bubble_waits_a_third_of_1f1b_and_keeps_no_more) {
     schedule_each(DT_PIPELINE_ZERO_BUBBLE, 1, schedule_zero_bubble);
 }
 
-/* Where sums begin anew, all gradients of the sum before are there. */
+/* Where sums begin again, all gradients of the sum before are there. */
 static bool schedule_is_apart(const dti_pipe_schedule *s, uint32_t device, uint32_t group) {
     uint32_t weights = 0;
     bool fine = true;

@@ -1,5 +1,5 @@
-/* Training by a pipeline of stages: the same bits as one device with the same micro-batches, what
- * files keep, and what goes wrong. */
+/* Training by a pipeline of stages: the same bits as one device with the same micro-batches. Also
+ * what files keep, and faults. */
 #include "parallel/pipe_model.h"
 
 typedef struct pipe_case {

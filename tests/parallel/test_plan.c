@@ -1,5 +1,5 @@
-/* A step's lists: what they hold, that nobody waits in them for ever, and what is left where any
- * action of any device fails. Included by main.c, behind train_model.h. */
+/* A step's lists: what they hold, and that no rank waits in them for ever. Also what is left where
+ * any action of any device fails. Included by main.c, after train_model.h. */
 
 /* ---- lists of random shapes */
 
@@ -264,7 +264,7 @@ static void plan_run(const plan_job *job, int fault, plan_rank *ranks) {
         pthread_join(thread, NULL);
 }
 
-/* told: the ranks learn of it with the weights, before anybody waits; they go on. */
+/* an error: the ranks learn of it with the weights, before any of them waits; they go on. */
 static void plan_check(const plan_job *job, const plan_rank *ranks, int action, bool told) {
     for (int i = 0; i < job->ranks; i++) {
         const plan_rank *r = &ranks[i];

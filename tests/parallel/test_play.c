@@ -1,6 +1,6 @@
-/* Lists of whole jobs, played without their devices. All ranks' lists are worked off in an order
- * that is drawn, with the messages between them, and with a fault at each action; then by a clock.
- * The predicates are the library's. Included by main.c, behind test_plan.c. */
+/* Lists of whole jobs, played without their devices. All ranks' lists are executed in an order that
+ * is drawn, with the messages between them. A fault is tried at each action; then by a clock. The
+ * predicates are the library's. Included by main.c, after test_plan.c. */
 #include "parallel/pipe_model.h"
 
 enum { PLAY_RANKS = 4, PLAY_DEVICES = 16 };
@@ -227,7 +227,8 @@ static bool play_ended(void) {
     return all;
 }
 
-/* Who cannot go on, while somebody has failed, is told so by the network or by the other device. */
+/* A rank that cannot continue, while another has failed, gets that error from the network or from
+ * the other device. */
 static bool play_give_up(void) {
     bool all = true;
     for (int i = 0; i < play.count; i++) {

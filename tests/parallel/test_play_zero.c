@@ -1,7 +1,7 @@
-/* Lists of ZeRO-2 and ZeRO-3 jobs, played without their devices, as test_play.c plays others. What
- * each device has of parameters and gradients is followed by addresses, so that a need which is one
- * too small is seen. A rank's network moves only while its first device waits, or has ended: less
- * than in a job. Included by main.c, behind test_play.c. */
+/* Lists of ZeRO-2 and ZeRO-3 jobs, played without their devices, as test_play.c plays others. Addresses
+ * follow what each device has of parameters and gradients, so that a need that is one too small is
+ * seen. A rank's network moves only while its first device waits, or has ended: less than in a job.
+ * Included by main.c, after test_play.c. */
 
 typedef struct zero_device {
     uint64_t resident, at[DTI_UNITS_MAX]; /* units that are there, and where */
@@ -43,7 +43,7 @@ static const dti_code *zero_code(const play_rank *r, int d, uint32_t micro) {
 
 /* ---- what must hold when an action begins */
 
-/* Elements from `at` on of the gradients' arena are written: what was there has left. */
+/* Elements from `at` on of the gradients' arena are written: the former ones have left. */
 static void zero_writes(const play_rank *r, int d, const dti_code *code, uint64_t at, uint64_t n) {
     const uint64_t from = dti_units_from(code);
     if (at < from)
@@ -255,7 +255,7 @@ static bool zero_ended(void) {
     return all;
 }
 
-/* All devices here have come to a sync point, or a message is under way: the network tells them. */
+/* All devices here have come to a sync point, or a message is under way: the network reports it. */
 static bool zero_hears(const play_rank *r) {
     bool meets = true;
     for (int d = 0; d < r->devices; d++) {

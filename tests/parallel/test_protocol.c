@@ -1,6 +1,6 @@
 /* The commit protocol, walked with a fault in each state, for each strategy: what protocol.h says
  * that it leaves. Two ranks are threads of this process, and one of them has the fault; local steps
- * also with that rank alone. */
+ * also with only that rank. */
 
 /* The third step is in the middle of a round, has gossip after it, or ends the round. */
 typedef enum protocol_local {
@@ -63,10 +63,10 @@ static const protocol_case protocol_cases[] = {
 };
 
 typedef enum protocol_fault {
-    PROTOCOL_NONE, /* slow to judge */
+    PROTOCOL_NONE, /* slow to decide */
     PROTOCOL_AGREE,
     PROTOCOL_RUN,
-    PROTOCOL_SUMMED, /* behind RUN */
+    PROTOCOL_SUMMED, /* after RUN */
     PROTOCOL_NORM,
     PROTOCOL_VALIDATE,
     PROTOCOL_BARRIER, /* what is not finite */
@@ -84,7 +84,7 @@ typedef struct protocol_rank {
     protocol_fault fault; /* of this step, on this rank */
     dt_result made, result, next;
     uint64_t start, before, after, end;
-    uint64_t steps; /* that its stores have made behind the fault */
+    uint64_t steps; /* that its stores have made after the fault */
     double commit_seconds;
     char text[1024];
 } protocol_rank;
@@ -184,7 +184,7 @@ static uint64_t protocol_hash(const dti_parallel *par, uint64_t *steps) {
     uint64_t hash = DTI_HASH_START;
     for (uint32_t i = 0; par->pipe && i < par->pipe->pipeline_count * par->pipe->chunk_count; i++) {
         dt_store *s = par->pipe->chunks[i].store;
-        if (s && s->apart) { /* it has its own part alone */
+        if (s && s->apart) { /* it has only its own part */
             *steps = s->steps;
             hash = dti_hash64(hash, s->device->backend->memory_host(s->units[0]),
                               (size_t)dti_arena_bytes(s->layout.own_end - s->layout.own_begin));
@@ -256,7 +256,7 @@ static void *protocol_main(void *arg) {
     return NULL;
 }
 
-/* alone: only the rank with the fault. */
+/* alone: only the rank with the fault */
 static bool protocol_run(const protocol_case *c, protocol_fault fault, protocol_rank ranks[2],
                          bool alone) {
     dt_comm *comms[2] = {NULL, NULL};

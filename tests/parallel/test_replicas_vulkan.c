@@ -1,6 +1,7 @@
-/* Replicas on Vulkan of a network whose sums are cut: products in chunks of k, norms in chunks,
- * reductions of columns, convolutions' weights in parts. Where the cuts are depends on no replica,
- * so 1, 2, 4 and 8 of them give the same bits. Included by main.c, behind test_parallel.c. */
+/* Replicas on Vulkan of a network whose sums are cut. It has products in chunks of k, norms in
+ * chunks, reductions of columns, and convolutions' weights in parts. Where the cuts are depends on
+ * no replica, so 1, 2, 4 and 8 of them give the same bits. Included by main.c, after
+ * test_parallel.c. */
 #ifndef DT_NO_VULKAN
 
 enum { CUTS_ROWS = 16, CUTS_SIDE = 24 };
@@ -107,8 +108,8 @@ TEST(replicas_on_vulkan_cut_long_sums_with_the_same_bits) {
     }
 }
 
-/* What leaves and what comes is copied by the segments, and between them: nothing of it is seen by
- * the other side before. */
+/* Values that leave and come are copied by the segments, and between them. The other side sees
+ * nothing of it before. */
 TEST(units_on_devices_with_memory_of_their_own_have_the_bits_of_one_replica) {
     const int quick = vulkan_quick_device();
     const bool all = getenv("DTRAIN_TEST_LONG") != NULL;

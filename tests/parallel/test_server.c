@@ -103,7 +103,7 @@ TEST(server_works_with_mac_and_tls) {
     }
 }
 
-/* Every push counts once: as many as there are batch slices with rows. */
+/* Every push counts once: the number of batch slices with rows. */
 static uint64_t serve_batch_slices(const serve_case *c) {
     uint64_t n = 0;
     for (int low = 0; low < TRAIN_ROWS; low += 37) {
@@ -168,7 +168,7 @@ TEST(server_takes_workers_that_come_late_and_leave) {
     CHECK_TEXT(r.info.connections >= 8, "%d connections", r.info.connections);
     CHECK_TEXT(r.info.pushes >= serve_batch_slices(&c), "%d pushes of %d", (int)r.info.pushes,
                (int)serve_batch_slices(&c));
-    CHECK(r.info.step > 40 || r.hash == wanted); /* guests may have gone on behind the others */
+    CHECK(r.info.step > 40 || r.hash == wanted); /* guests may have gone on after the others */
     serve_close(&r);
 }
 
@@ -297,7 +297,7 @@ TEST(servers_of_parts_give_the_weights_of_one_trainer) {
     serve_several(&cases[4], 3, true);
 }
 
-/* Whoever asks brings the squares, also where the one whose push was the last has left. */
+/* Any caller gets the squares, also where the worker whose push was the last has left. */
 TEST(servers_of_parts_still_clip_when_workers_leave_and_name_a_lost_server) {
     static serve_run runs[2];
     const serve_case c = {.batch_slices = 1,
@@ -342,8 +342,8 @@ TEST(servers_of_parts_refuse_a_norm_that_no_trainer_takes) {
     }
 }
 
-/* A first server that goes on from a checkpoint does not know by what the batches before it were
- * multiplied: one that another server has yet to apply is not applied by a guess. */
+/* A first server that continues from a checkpoint does not know the factors of the batches before
+ * it. A batch that another server has yet to apply is not applied by a guess. */
 TEST(servers_of_parts_do_not_guess_the_clips_of_batches_before_a_checkpoint) {
     static serve_run runs[2];
     const char *path = "build/test_server_clips.safetensors";
@@ -501,7 +501,7 @@ TEST(server_skips_a_batch_in_which_a_worker_finds_a_nan) {
     serve_close(&r);
 }
 
-/* ---- who is refused */
+/* ---- the one that is refused */
 
 static void serve_refuses(serve_run *r, dt_result wanted, const char *word) {
     train_model m;
@@ -587,7 +587,7 @@ static void serve_give(void *user, void *memory, size_t bytes) {
     free(memory);
 }
 
-/* With so many allocations; whether they were enough. */
+/* With that number of allocations; whether they were enough. */
 static bool serve_starve(serve_run *r, int64_t allocations) {
     serve_purse p = {.left = INT64_MAX};
     train_model m;

@@ -1,6 +1,6 @@
-/* Several parameter servers and their workers, each a process, of which any are killed at any time:
- * alone, together, and while they agree on the step to go on from. What they end with has the bits
- * of a run that nobody disturbed. */
+/* Several parameter servers and their workers, each a process, of which any are killed at any time.
+ * They are killed singly, together, and while they agree on the step to continue from. What they
+ * end with has the bits of a run that nobody disturbed. */
 #include "parallel/serve_run.h"
 
 enum { KILLS_SERVERS = 4, KILLS_WORKERS = 2, KILLS_SECONDS = 120 };
@@ -227,7 +227,7 @@ static serve_run kills_runs[KILLS_SERVERS];
 /* On a thread, in its folder, from its newest checkpoint. */
 static void kills_open(kills_job *j, int place) {
     serve_run *r = &kills_runs[place];
-    const dt_result result = kills_serve(j, place, r, 0); /* which makes the context anew */
+    const dt_result result = kills_serve(j, place, r, 0); /* which makes the context again */
     CHECK_TEXT(!result, "%s", dt_ctx_error(r->m.ctx));
     serve_start(r);
 }

@@ -1,5 +1,5 @@
 /* Parameter servers and workers in trouble: stopped processes, too many workers, checkpoints that
- * are loaded under way, epochs that end while others go on. */
+ * are loaded under way. Also epochs that end while others continue. */
 #include "parallel/serve_run.h"
 #include "temp.h"
 
@@ -13,7 +13,7 @@ static void serve_text(serve_run *r, int port) {
     snprintf(r->address, sizeof r->address, "127.0.0.1:%d", port);
 }
 
-/* A server in a process of its own, at a port that it tells. */
+/* A server in a process of its own, at a port that it reports. */
 static pid_t serve_fork_server(serve_run *r, const serve_case *c) {
     int ends[2], port = 0;
     if (!CHECK_TEXT(pipe(ends) == 0, "a pipe"))
@@ -81,7 +81,7 @@ TEST(server_that_is_stopped_before_a_worker_joins_is_lost_after_the_same_time) {
     serve_reap(pid, true);
 }
 
-/* Until so many pushes have come, and no longer. */
+/* Until that number of pushes have come, and no longer. */
 static void serve_await(serve_run *r, uint64_t pushes) {
     dt_server_info info = {0};
     for (int i = 0; i < 50000 && info.pushes < pushes; i++) {
@@ -147,7 +147,7 @@ TEST(server_refuses_a_worker_too_many_with_the_limit) {
                "%s", dt_ctx_error(m.ctx));
     dt_ctx_destroy(m.ctx);
     CHECK_TEXT(!dt_trainer_step(first.t, NULL), "%s", dt_ctx_error(first.m.ctx));
-    r.wait_ms = 5000; /* who waits gets the place of one that leaves */
+    r.wait_ms = 5000; /* a worker that waits gets the place of one that leaves */
     CHECK(!pthread_create(&thread, NULL, serve_leave_soon, &second));
     const dt_result result = serve_join(&r, &m, &t);
     CHECK_TEXT(!result && !dt_trainer_step(t, NULL), "%s", dt_ctx_error(m.ctx));
@@ -228,7 +228,7 @@ enum { ENDS_SERVERS = 3, ENDS_WORKERS = 4, ENDS_EPOCHS = 12 };
 
 static struct {
     pthread_mutex_t lock;
-    atomic_int joined; /* workers begin together, so that none makes all steps alone */
+    atomic_int joined; /* workers begin together, so that no worker makes all steps */
     uint64_t hash[ENDS_EPOCHS + 1];
     int seen[ENDS_EPOCHS + 1];
 } ends = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -353,8 +353,8 @@ static uint64_t serve_strangers(serve_run *r, uint64_t wanted) {
     return r->info.unauthenticated;
 }
 
-/* One that fills all connections, and one that is refused again and again, cost a worker nothing
- * and the log a few lines. */
+/* One that fills all connections, and one that is refused again and again. They cost a worker
+ * nothing, and the log a few lines. */
 TEST(server_counts_refused_connections_and_names_the_most_frequent_address) {
     const serve_case c = {.batch_slices = 1, .epochs = 1, .workers = 1, .workers_max = 2};
     serve_log log = {.lock = PTHREAD_MUTEX_INITIALIZER};

@@ -1,6 +1,6 @@
 /* Trainers that share replicas (.replicas_of): the two sides of a GAN, and an agent whose data are
  * new in each call. They have the same bits on one device, on several replicas and on several
- * ranks, and those of programs that share a store. */
+ * ranks. These are the bits of programs that share a store. */
 #include "parallel/train_processes.h"
 
 enum { GAN_ROWS = 64, GAN_WIDTH = 6, GAN_NOISE = 4, GAN_STEPS = 14 };
@@ -185,8 +185,8 @@ TEST(sharing_a_gan_has_the_same_bits_on_two_and_three_ranks) {
 
 enum { GAN_RATED = 8 };
 
-/* Judge and maker in turn; rates: those that the steps had, or NULL: to be set. The maker comes
- * after two of the judge's steps. */
+/* The discriminator and the generator in turn; rates: those that the steps had, or NULL: to be set.
+ * The generator comes after two of the discriminator's steps. */
 static void gan_rated(const dt_schedule *of_judge, const dt_schedule *of_maker, const char *devices,
                       double rates[2][GAN_RATED], uint64_t *hash) {
     gan m;
@@ -209,7 +209,7 @@ static void gan_rated(const dt_schedule *of_judge, const dt_schedule *of_maker, 
         }
     }
     CHECK(!dt_store_state_hash(dt_trainer_store(m.judge), hash));
-    dt_trainer_destroy(m.maker); /* the judge's steps are still counted as its own */
+    dt_trainer_destroy(m.maker); /* the discriminator's steps are still counted as its own */
     CHECK(!dt_trainer_step(m.judge, &report));
     if (!given)
         CHECK_NEAR(report.lr, 0.02 * 0.6, 1e-12);
@@ -220,7 +220,7 @@ TEST(sharing_a_schedule_counts_the_steps_of_its_own_trainer) {
     static const dt_schedule none = {0};
     double rates[2][GAN_RATED];
     uint64_t hash[3];
-    /* the judge has 3 steps an epoch */
+    /* the discriminator has 3 steps an epoch */
     const dt_schedule falls = {.kind = DT_SCHEDULE_LINEAR, .epochs = 4, .start = 1, .end = 0.4};
     const dt_schedule rises = {.kind = DT_SCHEDULE_LINEAR, .steps = 4, .start = 0.25};
     gan_rated(&falls, &rises, "cpu:2", rates, &hash[0]);
@@ -512,7 +512,7 @@ TEST(sharing_checkpoints_are_written_while_others_make_steps) {
     CHECK(!dt_trainer_create(m.graph, &d, &m.judge));
     d = gan_maker_desc(&m);
     CHECK(!dt_trainer_create(m.graph, &d, &m.maker));
-    for (int i = 0; i < 6; i++) /* the judge's steps have odd numbers */
+    for (int i = 0; i < 6; i++) /* the discriminator's steps have odd numbers */
         CHECK(!dt_trainer_step(m.judge, NULL) && !dt_trainer_step(m.maker, NULL));
     dt_ctx_destroy(m.ctx);
     for (int i = 1; i <= 12; i++) {
@@ -543,7 +543,7 @@ TEST(sharing_a_second_trainer_asks_the_first_for_a_checkpoint) {
     remove("build/sharing_asked");
 }
 
-/* The judge's steps have odd numbers, so a checkpoint is due at 5 and at 9. */
+/* The discriminator's steps have odd numbers, so a checkpoint is due at 5 and at 9. */
 TEST(sharing_a_checkpoint_that_cannot_be_written_is_tried_once) {
     const char *path = "build/sharing_full";
     gan m;

@@ -1,5 +1,6 @@
-/* Batch norm over the whole batch of the job (.sync): the same bits whoever computes which batch
- * slice, the values of PyTorch's formula, and what it does not go with. */
+/* Batch norm over the whole batch of the job (.sync). The same bits for any distribution of the
+ * batch slices, and the values of PyTorch's formula. Also the settings that it cannot be combined
+ * with. */
 #include "train/train_model.h"
 
 /* ---- the same bits */
@@ -57,7 +58,7 @@ TEST(sync_batch_norm_gives_the_same_bits_on_any_number_of_replicas) {
                    batch_slices < 6   ? batch_slices
                    : batch_slices < 8 ? 5
                                       : 6);
-    /* the last batch is of 22, and batch slices behind it are empty */
+    /* the last batch is of 22, and batch slices after it are empty */
     sync_case c = {.batch_slices = 8, .batch = 64, .steps = 7, .bucket_bytes = 64};
     for (c.tail = DT_TAIL_KEEP; c.tail <= DT_TAIL_DROP; c.tail++)
         sync_equal(c, cpus, 6);
@@ -252,7 +253,7 @@ TEST(sync_batch_norm_outside_of_a_trainer_is_batch_norm) {
                    "value %d: %.9g, not %.9g", i, (double)with[i], (double)without[i]);
 }
 
-/* ---- what it does not go with */
+/* ---- settings that it cannot be combined with */
 
 typedef struct refusal {
     int accumulate, pipeline, rows;

@@ -1,5 +1,5 @@
-/* A model that is split over tensor ranks (.tensor): the values of one device within rounding, the
- * same bits in every run, and what it does not go with. */
+/* A model that is split over tensor ranks (.tensor): the values of one device within rounding, and
+ * the same bits in every run. Also the settings that it cannot be combined with. */
 #include "train/train_model.h"
 
 #include "parallel/team_stack.h"
@@ -315,7 +315,7 @@ TEST(tensor_ranks_take_written_values_and_skip_steps_that_are_not_finite) {
     team_written((team_grid){.tensor_ranks = 1, .slices = 4});
 }
 
-/* ---- what it does not go with */
+/* ---- settings that it cannot be combined with */
 
 typedef struct team_refusal {
     const char *says;

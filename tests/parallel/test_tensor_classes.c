@@ -1,5 +1,5 @@
-/* Logits in parts that are not finite: as for the whole op, rows that do not count may be anything,
- * and others are told. */
+/* Logits in parts that are not finite. As for the whole op, rows that do not count may be anything,
+ * and others are errors. */
 #include "train/train_model.h"
 
 enum { CLASSES_ROWS = 12, CLASSES_ALL = 8, CLASSES_IN = 5, CLASSES_STEPS = 4 };

@@ -1,5 +1,5 @@
-/* Tensor ranks on several processes: the bits of the same number in one process, errors of one
- * rank, and ranks that die. */
+/* Tensor ranks on several processes. They have the bits of the same number in one process; also
+ * errors of one rank, and ranks that die. */
 #include "parallel/train_processes.h"
 
 #include "parallel/team_model.h"
@@ -208,7 +208,7 @@ TEST(rows_and_classes_in_parts_on_ranks_have_the_bits_of_one_process) {
     const words_case head = {TEAM_HEAD, 4, 1, 0}, tied = {TEAM_TIED, 4, 1, 0},
                      grid = {TEAM_COLUMNS, 2, 2, 0};
     words_job(2, even, &head); /* all_gather */
-    words_job(2, odd, &tied);  /* as many as ranks have are not the same */
+    words_job(2, odd, &tied);  /* the same number as ranks have, but other ones */
     words_job(3, apart, &grid);
     words_job(2, even, &grid);
 }
@@ -262,7 +262,7 @@ static void parts_die(rank *r) {
     r->result = result;
     r->numbers[0] = report.step;
     EXPECT_TEXT(r, result == DT_ERROR_PEER_LOST, "%d: %s", (int)result, dt_ctx_error(m.ctx));
-    if (t) { /* parts are gone, and that is said */
+    if (t) { /* parts are gone, which is reported */
         const dt_store *s = dt_trainer_store(t);
         dt_trainer_info info;
         dt_trainer_get_info(t, &info);

@@ -55,11 +55,11 @@ ssize_t sendmsg(int socket, const struct msghdr *message, int flags) {
 enum { DEATH_IN_STEP, DEATH_CALLS, DEATH_CREATE_CALLS, DEATH_US, DEATH_WHEN_NS };
 enum { DEATH_RANKS = 3, DEATH_STEP = 3, DEATH_STEPS = 6 }; /* it dies in its DEATH_STEP-th step */
 
-/* Who dies where. */
+/* The rank that dies, and the place. */
 typedef struct death {
     int conv;       /* train_model_make's kind */
     int shares;     /* dt_zero_stage: what is sharded */
-    bool group;     /* and each rank has a shard group of its own */
+    bool group;     /* each rank has a shard group of its own */
     bool evaluates; /* before that step, where it dies as well */
     bool grid;      /* two pipelines: rank 0 has one, 1 and 2 a stage each of the other */
     int victim;
@@ -144,7 +144,7 @@ static void death_save_all(rank *r, train_model *m, dt_trainer *trainer) {
     remove(path);
 }
 
-/* The state, and what is said about it, after a step that failed. */
+/* The state, and the text about it, after a step that failed. */
 static void death_survive(rank *r, train_model *m, dt_trainer *trainer, dt_result result,
                           const dt_train_report *report) {
     const death *d = r->job->arg;
@@ -155,7 +155,7 @@ static void death_survive(rank *r, train_model *m, dt_trainer *trainer, dt_resul
     snprintf(step, sizeof step, "step %llu", (unsigned long long)report->step);
     EXPECT_TEXT(r, result == DT_ERROR_PEER_LOST, "result %d: %s", result, r->text);
     EXPECT_TEXT(r, strstr(r->text, step) != NULL, "no \"%s\" in \"%s\"", step, r->text);
-    /* that is all: it is told again, and the state stays */
+    /* that is all: it is reported again, and the state stays */
     result = dt_trainer_step(trainer, NULL);
     EXPECT_TEXT(r, result == DT_ERROR_REVOKED && strstr(dt_ctx_error(m->ctx), step), "then %d: %s",
                 result, dt_ctx_error(m->ctx));
@@ -210,7 +210,7 @@ static void death_rank(rank *r) {
     dt_ctx_destroy(m.ctx);
 }
 
-/* Hashes by model and step, of all and of weights alone; [0]: not used. */
+/* Hashes by model and step, of all and only of weights; [0]: not used. */
 static uint64_t death_oracle[5][DEATH_STEPS + 1], death_weights[5][DEATH_STEPS + 1];
 
 static bool death_oracle_make(void) {
@@ -334,9 +334,9 @@ static void death_none_of(const death *of, long *calls, long *us) {
     job_free(j);
 }
 
-/* Of all frames, ranks and halves that a death may meet, a quick run takes some: one in 13, or in
- * 35 where a sanitizer makes a process slow to start, so that no rank and no half is left out (both
- * numbers stand beside a multiple of 6), and each sweep others. */
+/* A quick run takes some of all frames, ranks and halves that a death may meet. It takes one in 13,
+ * or in 35 where a sanitizer makes a process slow to start. So no rank and no half is left out
+ * (both numbers are next to a multiple of 6), and each sweep takes others. */
 enum { DEATH_ONE_IN = 13, DEATH_ONE_IN_SANITIZED = 35, DEATH_KILLS = 60 };
 
 static bool death_takes(long i) {
@@ -407,7 +407,8 @@ TEST(a_rank_that_dies_at_any_frame_of_a_step_with_sync_points_leaves_whole_steps
     death_tell("at a frame, with sync points", &n);
 }
 
-/* Who has all stages of a replica has whole weights; who has one stage has no weights to show. */
+/* A rank that has all stages of a replica has whole weights; a rank that has one stage has no
+ * weights to show. */
 TEST(a_rank_of_pipelines_that_dies_at_any_frame_of_a_step_leaves_whole_steps) {
     death_counts n = {0};
     REQUIRE(death_oracle_make());

@@ -130,8 +130,8 @@ static void met_check(const job *j, const int (*pairs)[4]) {
 }
 
 /* With 2 ranks no distance is left after an exchange, with 4 after the second. Each exchange of 3
- * projects the distances on a line at 60 degrees to the last one: a quarter of the squares
- * stays. */
+ * projects the distances on a line at 60 degrees to the last one. A quarter of the squares stays.
+ * */
 TEST(gossip_pairs_alternate_and_distances_shrink_as_theory_says) {
     for (int ranks = 2; ranks < 5; ranks++) {
         job *j = job_new(ranks, NULL);
@@ -155,8 +155,8 @@ TEST(gossip_pairs_alternate_and_distances_shrink_as_theory_says) {
     }
 }
 
-/* A rank counts as many times as it has replicas, which are their mean from then on: the same four
- * by ranks of their own say what each had before. */
+/* A rank counts as many times as it has replicas, which are their mean from then on. The same four
+ * as ranks of their own show what each had before. */
 TEST(gossip_weighs_a_rank_by_its_replicas) {
     job *four = job_new(4, NULL), *two = job_new(2, NULL);
     if (!four || !two)

@@ -1,6 +1,6 @@
-/* Local steps: a round of one plain step is the synchronous step, the outer optimizer is DiLoCo's,
- * replicas give the same bits as threads and as processes, and what happens at the seams: NaN on
- * one replica, the middle of a round, checkpoints, a rank that dies. */
+/* Local steps: a round of one plain step is the synchronous step, and the outer optimizer is
+ * DiLoCo's. Replicas give the same bits as threads and as processes. Also faults between rounds:
+ * NaN on one replica, the middle of a round, checkpoints, a rank that dies. */
 #include "parallel/train_processes.h"
 #include <limits.h>
 
@@ -60,7 +60,7 @@ static bool local_good(const local_run *l) {
     return CHECK_TEXT(!l->result, "%s", dt_ctx_error(l->m.ctx));
 }
 
-/* So many whole rounds. */
+/* That number of whole rounds. */
 static void local_rounds(local_run *l, int rounds) {
     while (rounds > 0 && !l->result) {
         l->result = dt_trainer_step(l->t, &l->report);
@@ -172,7 +172,8 @@ TEST(running_statistics_become_the_mean_of_all_replicas) {
     }
 }
 
-/* The last of 4 replicas has no samples of a batch of 30: rows that fill up are no step either. */
+/* The last of 4 replicas has no samples of a batch of 30. Rows that fill up do not make a step
+ * either. */
 TEST(rows_of_padding_make_no_step_of_a_replica) {
     local_case c = {.devices = "cpu:4", .steps = 4, .rounds = 2, .optim = DT_OPTIM_ADAM};
     const uint64_t kept = local_bits(&c);
@@ -466,8 +467,8 @@ static const struct {
                   {DT_COMPRESS_TOPK, 1.0}};
 enum { COMPRESSED = sizeof compressed / sizeof compressed[0] };
 
-/* Behind a round that learns come some at a rate of 0: they say what it left out, and nothing else.
- * So the weights come to be what they are where nothing is compressed. */
+/* After a round that learns, some rounds come at a rate of 0. They send what it left out, and
+ * nothing else. So the weights come to be what they are where nothing is compressed. */
 static void compressed_rank(rank *r) {
     static float exact[ROOM], now[ROOM];
     for (int i = 0; i < COMPRESSED; i++) {
@@ -532,7 +533,7 @@ static void dying_rank(rank *r) {
     snprintf(path, sizeof path, "%s/saved", r->job->folder);
     EXPECT_TEXT(r, !dt_trainer_save(l.t, path), "%s", dt_ctx_error(l.m.ctx));
     local_close(&l);
-    c.comm = NULL; /* alone, from where the round began */
+    c.comm = NULL; /* by itself, from where the round began */
     local_open(&l, &c, &one_thread);
     dt_trainer_info info;
     EXPECT_TEXT(r, !dt_trainer_load(l.t, path), "%s", dt_ctx_error(l.m.ctx));

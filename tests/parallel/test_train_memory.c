@@ -1,12 +1,12 @@
-/* Memory that runs out while a trainer is made, at every single allocation, for each way of sharing
- * a model out: the call says so, nothing is left, and with memory the same bits come. */
+/* Memory that runs out while a trainer is made, at every single allocation, for each way to split a
+ * model. The call reports it, nothing is left, and with memory the same bits come. */
 #include "train/train_model.h"
 
 #include <stdatomic.h>
 
 typedef struct purse { /* threads of a trainer allocate too */
     _Atomic int64_t bytes, left;
-    bool once; /* one allocation fails, and not all behind it */
+    bool once; /* one allocation fails, and not all after it */
 } purse;
 
 static void *purse_alloc(void *user, size_t bytes, size_t align) {
@@ -33,7 +33,7 @@ typedef struct memory_case {
     int tensor, replicas, shard_degree;
 } memory_case;
 
-/* With so many allocations for the trainer; whether they were enough. */
+/* With that number of allocations for the trainer; whether they were enough. */
 static bool memory_try(const memory_case *c, int64_t allocations, uint64_t *hash) {
     purse p = {.left = INT64_MAX};
     train_model m;
@@ -130,7 +130,7 @@ TEST(a_trainer_created_without_memory_reports_it_and_leaks_nothing) {
 
 /* ---- updates on the host: of a device that stays open, so that its kernels are compiled once */
 
-/* A trainer with so many allocations, and one step of it; whether they were enough. */
+/* A trainer with that number of allocations, and one step of it; whether they were enough. */
 static bool offload_try(train_model *m, purse *p, int64_t allocations, uint64_t *hash) {
     dt_trainer *t = NULL;
     dt_trainer_desc d = train_desc(m);

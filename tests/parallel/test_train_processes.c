@@ -1,5 +1,5 @@
-/* Training by several processes over TCP: the same bits as one process, whatever the number of
- * ranks and replicas and whoever is late; what the ranks were told differently; and what goes wrong
+/* Training by several processes over TCP: the same bits as one process. The numbers of ranks and
+ * replicas vary, and some ranks are late; settings that differ between ranks; and what goes wrong
  * on one of them. The oracle is always one process with one replica. */
 #include "parallel/train_processes.h"
 
@@ -276,7 +276,7 @@ TEST(one_rank_with_3_targets_and_another_with_61_give_the_gradient_of_one_batch)
     job_free(j);
 }
 
-/* ---- what the ranks were told differently */
+/* ---- settings that differ between ranks */
 
 typedef enum difference {
     DIFFER_WIDTH,
@@ -661,7 +661,7 @@ static bool fault_open(fault_run *f, dt_comm *comm, fault what) {
     return !dt_trainer_create(f->m.graph, &d, &f->trainer);
 }
 
-/* What a rank must be told: `at`, the one it happens on. */
+/* What a rank must report: `at`, the one where it happens. */
 static void fault_expect(rank *r, fault what, dt_result result, bool at, const char *text) {
     static const char *const own[] = {"77", "row", "row", "input"};
     static const dt_result results[] = {DT_ERROR_INVALID, DT_ERROR_IO, DT_ERROR_NUMERIC,
@@ -674,7 +674,7 @@ static void fault_expect(rank *r, fault what, dt_result result, bool at, const c
     EXPECT_TEXT(r, at || strstr(text, "rank 1") != NULL, "fault %d: no rank in \"%s\"", what, text);
 }
 
-/* Steps until FAULT_STEPS are over. A batch that was read ahead may fail again after it was mended,
+/* Steps until FAULT_STEPS are over. A batch that was read ahead may fail again after it was fixed,
  * on all ranks alike. */
 static void fault_train(rank *r, fault_run *f, fault what, bool at, step_record *records) {
     dt_train_report report;
@@ -718,7 +718,7 @@ static void fault_evaluate(rank *r, fault_run *f) {
     EXPECT_TEXT(r, !result && report.samples == TRAIN_ROWS, "%s", dt_ctx_error(f->m.ctx));
 }
 
-/* A callback that fails is no reason to go on with an epoch, whatever it returns. */
+/* A callback that fails ends the epoch, for any result that it returns. */
 static void fault_epoch(rank *r, fault_run *f, bool at) {
     dt_train_report report;
     dt_result result = dt_trainer_epoch(f->trainer, &report); /* the one under way */
@@ -785,7 +785,7 @@ TEST(a_fault_on_one_rank_fails_the_step_on_all_and_training_continues) {
     job_free(j);
 }
 
-/* ---- who is late changes nothing */
+/* ---- late ranks change nothing */
 
 enum { LATE_STEPS = 14 };
 

@@ -49,7 +49,7 @@ enum { BATCH_SLICE_CASES = sizeof shard_cases / sizeof *shard_cases };
 typedef struct shard_run {
     uint64_t weights;     /* at the end */
     uint64_t state;       /* at the end; 0: where it is sharded between ranks */
-    uint64_t saved, last; /* of the files behind BATCH_SLICE_SAVED steps, and at the end */
+    uint64_t saved, last; /* of the files after BATCH_SLICE_SAVED steps, and at the end */
     double loss;          /* of an evaluation, with averages where there are some */
 } shard_run;
 
@@ -262,7 +262,7 @@ TEST(a_checkpoint_of_4_zero_replicas_resumes_on_2_or_1_or_without_zero) {
 
 /* ---- devices */
 
-/* The first Vulkan device, up to 3 times; false: there is none. */
+/* The first Vulkan device, up to 3 times; false: there is no such one. */
 static bool shard_vulkan(int n, char devices[200]) {
     dt_ctx *ctx;
     if (dt_ctx_create(NULL, &ctx))
@@ -323,8 +323,8 @@ TEST(the_cpu_and_vulkan_share_the_state_of_a_job) {
 
 /* ---- updates on the host */
 
-/* By the processor's kernels, whoever owns what: 1, 2 and 3 replicas, with 2 and with 3, and one
- * that goes on from a file, have the same bits of everything; and the CPU's within rounding. */
+/* By the processor's kernels, for any owners: 1, 2 and 3 replicas, with 2 and with 3, and one that
+ * resumes from a file. All have the same bits of everything; and the CPU's within rounding. */
 TEST(updates_on_the_host_have_the_same_bits_for_any_number_of_devices) {
     static const int cases[] = {1, 2, 8, 5, 4, 6, 9, 0, 3, 7};
     const bool all = getenv("DTRAIN_TEST_LONG") != NULL;
@@ -360,7 +360,7 @@ TEST(updates_on_the_host_have_the_same_bits_for_any_number_of_devices) {
     }
 }
 
-/* Ranks that are threads: a driver need not work behind a fork. */
+/* Ranks that are threads: a driver need not work after a fork. */
 typedef struct shard_rank_of {
     shard_job job;
     shard_run got;
@@ -648,7 +648,7 @@ TEST(the_state_of_each_replica_takes_the_bytes_of_the_formula) {
             dt_ctx_destroy(m.ctx);
         }
     }
-    /* what is not the state is the same but for tables of a few words */
+    /* all except the state is the same, up to tables of a few words */
     CHECK(allocated[1] <= allocated[0] + 4096 && allocated[0] <= allocated[1] + 4096);
 }
 
@@ -737,8 +737,8 @@ static uint64_t deep_bytes(dt_comm *comm, const char *devices, int level, uint64
     return result ? 0 : info.replica_param_bytes + info.replica_gradient_bytes + info.state_bytes;
 }
 
-/* A layer is 4 blocks of weights and one of biases, and a bucket two layers, since there are at
- * most 28 to 56 of them; the formula is dt_trainer_desc.parallel.zero_stage's. */
+/* A layer is 4 blocks of weights and one of biases. A bucket is two layers, since there are at most
+ * 28 to 56 of them; the formula is dt_trainer_desc.parallel.zero_stage's. */
 TEST(zero_memory_of_replicas_equals_the_formula) {
     const uint64_t unit = 10 * 1024, all = DEEP_LAYERS / 2 * unit;
     for (int level = DT_SHARD_NONE; level <= DT_SHARD_PARAMETERS; level++) {
@@ -856,8 +856,8 @@ TEST(a_second_evaluation_with_averages_allocates_nothing_with_zero_2_and_3) {
     }
 }
 
-/* What the first replica's device gives, and what the formula says of it, with 2 replicas: both in
- * bytes less than without sharing. */
+/* The memory of the first replica's device, and the formula's, with 2 replicas. Both are bytes less
+ * than without sharding. */
 static void deep_device(const char *devices, int level, bool offload, uint64_t out[2]) {
     deep m;
     dt_trainer *trainer;
@@ -896,7 +896,7 @@ TEST(zero_2_and_3_device_memory_equals_the_formula) {
     }
 }
 
-/* One device, which has units alone: all parameters and two buckets of gradients, or three. */
+/* One device, which has only units: all parameters and two buckets of gradients, or three. */
 TEST(a_device_with_updates_on_the_host_has_the_memory_of_the_formula) {
     const uint64_t unit = 10 * 1024, all = DEEP_LAYERS / 2 * unit;
     char one[200];
@@ -1066,7 +1066,7 @@ TEST(zero_2_and_3_take_replicas_with_one_and_two_micro_batches) {
 /* ---- a file of other batch slices: programs are made again, while parameters are with their
  * owners */
 
-/* batch slices 0: as many as replicas, until the file says otherwise. */
+/* batch slices 0: the number of replicas, until the file sets it. */
 static uint64_t deep_goes_on(int level, int batch_slices, const char *from, const char *to) {
     deep m;
     dt_trainer *trainer;
@@ -1141,7 +1141,7 @@ TEST(zero_2_and_3_skip_a_step_that_is_not_finite) {
     }
 }
 
-/* ---- who reads parameters between steps */
+/* ---- the rank that reads parameters between steps */
 
 TEST(zero_3_parameters_are_gathered_on_demand) {
     deep m;

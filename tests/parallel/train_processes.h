@@ -1,6 +1,7 @@
-/* Ranks as processes, for tests that know the public API alone: each is forked, joins the others
- * over TCP on this host, and tells what it found through memory that all share, so that nothing is
- * lost when it is killed. A rank notes its first failure; the parent ends what hangs, and tells. */
+/* Ranks as processes, for tests that use only the public API. Each is forked, and joins the others
+ * over TCP on this host. It reports its results through memory that all share, so that nothing is
+ * lost when it is killed. A rank notes its first failure; the parent ends ranks that hang, and
+ * reports it. */
 #ifndef DTRAIN_TESTS_TRAIN_PROCESSES_H
 #define DTRAIN_TESTS_TRAIN_PROCESSES_H
 
@@ -52,7 +53,7 @@ typedef struct rank {
 
 struct job {
     int count;   /* of ranks */
-    int seconds; /* after so many it hangs */
+    int seconds; /* after that number it hangs */
     void (*run)(rank *r);
     const void *arg;
     const char *devices[RANKS_MAX]; /* NULL: "cpu" */
@@ -126,7 +127,7 @@ static bool rank_join(rank *r) {
                       .join_timeout_ms = 30000,
                       .silence_ms = 15000};
     d.shared_memory = r->job->tcp ? DT_COMM_SHARED_OFF : DT_COMM_SHARED_DEFAULT;
-    d.no_link = r->job->tcp; /* who has measured may die while others still join */
+    d.no_link = r->job->tcp; /* a rank that has measured may die while others still join */
     memset(d.key, 'a', 64);
     snprintf(d.job, sizeof d.job, "ranks of a test");
     snprintf(d.rendezvous, sizeof d.rendezvous, "%s", r->job->rendezvous);
@@ -184,7 +185,7 @@ static bool job_reap(job *j) {
     return all;
 }
 
-/* Waits for all, kills what is late, and tells each rank's first failure. */
+/* Waits for all, kills late ranks, and reports each rank's first failure. */
 static bool job_end(job *j) {
     const uint64_t start = job_now_ns();
     bool fine = true;
@@ -243,7 +244,7 @@ __attribute__((__unused__)) static step_record record_of(dt_trainer *trainer,
     return s;
 }
 
-/* By value, but for the bits of what is no number. */
+/* By value, except for the bits of NaN. */
 __attribute__((__unused__)) static bool record_equal(const step_record *a, const step_record *b) {
     return a->hash == b->hash && a->hash && a->step == b->step && a->epoch == b->epoch &&
            a->samples == b->samples && !memcmp(&a->loss, &b->loss, sizeof a->loss) &&

@@ -1,4 +1,4 @@
-/* A random model as a line of JSON, with its results in float64 and in mixed precision: for
+/* A random model as a line of JSON, with its results in float64 and in mixed precision. It is for
  * tools/golden/compare_autocast.py, which makes it in PyTorch. Appended to DTRAIN_RANDOM_DUMP. */
 #ifndef DTRAIN_TESTS_RANDOM_DUMP_H
 #define DTRAIN_TESTS_RANDOM_DUMP_H

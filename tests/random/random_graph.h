@@ -1,12 +1,12 @@
 /* A random model as data: a list of statements, each one call of the public interface. It can be
  * built in any graph, printed as C (random_print.h) and made smaller (random_shrink.h). Leaves have
- * values that depend on the seed, the statement and the place alone. Included by test_random.c. */
+ * values that depend only on the seed, the statement and the place. Included by test_random.c. */
 #ifndef DTRAIN_TESTS_RANDOM_GRAPH_H
 #define DTRAIN_TESTS_RANDOM_GRAPH_H
 
-/* Every call that a model may have, and how it is written: $0 an input ({0} where there is none),
- * @ the shape or the axes, #0 a whole number, ~0 a number, ? the first number as true or false, ^ a
- * name of the function tables, % the statement's own number. */
+/* Every call that a model may have, and its form. $0 is an input ({0} where it is missing), @ the
+ * shape or the axes, #0 a whole number, ~0 a number, ? the first number as true or false, ^ a name
+ * of the function tables, % the statement's own number. */
 /* clang-format off */
 #define RND_KINDS(X)                                                                               \
     X(INPUT, "dt_input(g, \"x%\", DT_F32, @)")                                                     \
@@ -440,7 +440,7 @@ static __attribute__((noinline)) void rnd_dirty_stack(void) {
         dirt[i] = rnd_mix(++state);
 }
 
-/* Statement i behind those before it; a leaf gets a name with this number. */
+/* Statement i after those before it; a leaf gets a name with this number. */
 static dt_tensor rnd_build_one(const rnd_model *m, int i, int number, rnd_built *b) {
     const rnd_stmt *s = &m->stmts[i];
     dt_tensor in[RND_INPUTS] = {{0}};

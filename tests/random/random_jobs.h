@@ -1,7 +1,7 @@
-/* Random jobs of training: from a seed a model, an optimizer, a mesh of devices and ranks, and how
- * they train, as a row of numbers. Most fit together; a kind of its own does not, so that refusals
- * are drawn too. What is drawn for a seed never changes with the machine: test_random_jobs.c
- * compares what each job makes with what is recorded. */
+/* Random jobs of training. From a seed come a model, an optimizer, a mesh of devices and ranks, and
+ * how they train, as a row of numbers. Most fit together; a kind of its own does not, so that
+ * refusals are drawn too. The job of a seed never changes with the machine. test_random_jobs.c
+ * compares each job's results with the recorded ones. */
 #ifndef DTRAIN_TESTS_RANDOM_JOBS_H
 #define DTRAIN_TESTS_RANDOM_JOBS_H
 
@@ -313,7 +313,7 @@ static bool jobs_is_flag(const struct job_field *f) {
     return !f->names && !strpbrk(f->values, "23456789");
 }
 
-/* The job in words: all that is not 0, or 1 of what is counted. */
+/* The job in words: all numbers that are not 0, or 1 of counts. */
 static void jobs_words(const jobs_job *j, char *to, size_t room) {
     static const char *const moments[] = {"f32", "bf16", "8 bits"};
     int used = snprintf(to, room, "%s: %s, %s%s", job_kinds[j->kind], job_models[j->model].name,

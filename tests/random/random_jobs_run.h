@@ -1,7 +1,7 @@
-/* Makes a random job (random_jobs.h) on its ranks, which are threads, and writes down all that it
- * left: hashes of weights, state, files, reports and figures; bytes; and every error's text. The
- * job is made up to four times: straight on; with processes as ranks; from its checkpoint in the
- * middle on; and so on one device, where the bits must not depend on the mesh. */
+/* Makes a random job (random_jobs.h) on its ranks, which are threads, and records its results. They
+ * are hashes of weights, state, files, reports and figures; bytes; and every error's text. The job
+ * is made up to four times: straight on; with processes as ranks; from its checkpoint in the middle
+ * on; and so on one device, where the bits must not depend on the mesh. */
 #ifndef DTRAIN_TESTS_RANDOM_JOBS_RUN_H
 #define DTRAIN_TESTS_RANDOM_JOBS_RUN_H
 
@@ -36,7 +36,7 @@ static void jobs_add_u64(jobs_hash *h, uint64_t value) {
     jobs_add(h, &value, sizeof value);
 }
 
-/* A NaN's sign is no result. */
+/* A NaN's sign does not count as a result. */
 static void jobs_add_double(jobs_hash *h, double value) {
     const double nan = 0x1p1023;
     jobs_add(h, isnan(value) ? &nan : &value, sizeof value);
@@ -61,7 +61,7 @@ typedef enum jobs_way { WAY_STRAIGHT, WAY_RESUMED, WAY_ALONE, WAY_PROCESSES } jo
 enum { JOB_PREDICTED = 3 };
 
 typedef struct jobs_end {       /* of one rank */
-    uint64_t weights, state;    /* 0: there is none */
+    uint64_t weights, state;    /* 0: it is missing */
     uint64_t saved, last;       /* of the files in the middle and at the end */
     jobs_hash reports, figures; /* of all steps; of the trainer's description of itself */
     jobs_hash evaluated;
@@ -271,7 +271,7 @@ static void jobs_differ(jobs_model *m, const jobs_rank *r) {
 
 /* ---- what is written down */
 
-/* Files' names are no result. */
+/* Files' names do not count as results. */
 static void jobs_failed(jobs_rank *r, const jobs_model *m, const char *what, dt_result result) {
     char text[1200], *path;
     jobs_end *e = &r->end;
@@ -479,7 +479,7 @@ static int jobs_devices(const jobs_job *j) {
     return jobs_clamp(count, j->v[F_RANKS], JOB_DEVICES);
 }
 
-/* Devices are shared out unevenly: three of two ranks are one and two. */
+/* Devices are split unevenly: three of two ranks are one and two. */
 static void jobs_rank_set(jobs_rank *r, const jobs_job *j, jobs_way way, int index, dt_comm *comm) {
     static long id; /* the same in processes that are forked */
     const int ranks = way == WAY_ALONE ? 1 : j->v[F_RANKS],

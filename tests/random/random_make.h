@@ -1,5 +1,5 @@
 /* Makes a random model from a seed. A statement is built and computed at once, on the reference,
- * plain and shaken: what is not finite, too large or hangs on a rounding is taken back, so that
+ * plain and shaken. One that is not finite, too large or depends on a rounding is taken back. So
  * values stay sane by construction. What each kind of row needs is in random_rows.h. */
 #ifndef DTRAIN_TESTS_RANDOM_MAKE_H
 #define DTRAIN_TESTS_RANDOM_MAKE_H
@@ -11,7 +11,7 @@ typedef struct rnd_maker {
     rnd_built b;
     ref_run plain, shaken;
     uint32_t done; /* nodes that are computed */
-    int names;     /* handed out: also to what was taken back */
+    int names;     /* handed out: also to values that were taken back */
     uint64_t state;
     double largest[RND_STMTS];
     int uses[RND_STMTS];
@@ -155,7 +155,7 @@ static rnd_stmt rnd_new(int kind, int a, int b, int c) {
     return (rnd_stmt){.kind = (uint8_t)kind, .in = {(int16_t)a, (int16_t)b, (int16_t)c, -1, -1}};
 }
 
-/* NONE where a choice failed: what is made of it fails too. */
+/* NONE where a choice failed: ops of it fail too. */
 static int rnd_put1(rnd_maker *k, int kind, int a) {
     return a < 0 ? -1 : rnd_put(k, rnd_new(kind, a, -1, -1));
 }
@@ -195,7 +195,7 @@ static int rnd_apply2(rnd_maker *k, const char *name, int a, int b) {
 
 /* ---- operands */
 
-/* Any number; what nobody uses yet and what is new come first. */
+/* Any number; unused values and new ones come first. */
 static int rnd_pick(rnd_maker *k) {
     const rnd_model *m = k->m;
     int last = m->count - 1;
@@ -228,7 +228,7 @@ static int rnd_weights(rnd_maker *k, dt_shape shape) {
     return w;
 }
 
-/* x again with so many dimensions. */
+/* x again with that number of dimensions. */
 static int rnd_with_rank(rnd_maker *k, int x, int rank) {
     if (x < 0 || rnd_shape(k, x).rank == rank)
         return x;
@@ -300,7 +300,7 @@ static int rnd_positive(rnd_maker *k, int x) {
 
 /* ---- what reaches what */
 
-/* d(sum of y)/dx has a path. The probe's nodes stay behind in the maker's graph, unseen. */
+/* d(sum of y)/dx has a path. The probe's nodes stay after in the maker's graph, unseen. */
 static bool rnd_reaches(rnd_maker *k, int y, int x) {
     dt_graph *g = k->b.graph;
     dt_tensor dx, to = k->b.at[x], from = k->b.at[y];

@@ -1,12 +1,12 @@
 /* What a random model gives in float64, and how far a device may be off. Every node of the
- * reference is shaken by what its own op may lose (ops_bounds.h) and by the rounding of its result:
- * how far the end moves is the graph's condition. The gradients are held against finite
+ * reference is shaken by the error that its own op may have (ops_bounds.h) and by the rounding of
+ * its result. How far the end moves is the graph's condition. The gradients are held against finite
  * differences of the loss. */
 #ifndef DTRAIN_TESTS_RANDOM_REF_H
 #define DTRAIN_TESTS_RANDOM_REF_H
 
-/* Times that the reference is shaken: few, and many when a model seems to fail, as a number may by
- * chance hardly have moved. */
+/* Times that the reference is shaken. They are few, and many when a model seems to fail, as a
+ * number may by chance hardly have moved. */
 enum { RND_SHAKES = 4, RND_SHAKES_MANY = 60 };
 static uint64_t rnd_shakes = RND_SHAKES;
 
@@ -278,7 +278,7 @@ static void rnd_ref_run(const rnd_ref *r, const rnd_piece *p, double *out) {
 typedef struct rnd_expected {
     double *value, *allowed;
     double norm[RND_RESULTS]; /* allowed of a result's error, in mixed precision */
-    bool ill;                 /* the condition is too bad to tell anything */
+    bool ill;                 /* the condition is too bad to decide */
 } rnd_expected;
 
 static void rnd_expected_free(rnd_expected *e) {
@@ -315,8 +315,8 @@ static void rnd_ref_weights(const rnd_ref *r, const rnd_piece *pieces, int count
 
 #define RND_FACTOR 4.0 /* of the largest shake */
 
-/* From the largest shake of each number: also a share of all of its tensor, as one number may by
- * chance hardly have moved. */
+/* From the largest shake of each number. A share of all of its tensor counts too, as one number may
+ * by chance hardly have moved. */
 static void rnd_expected_close(const rnd_ref *r, rnd_expected *e, const double *shaken) {
     for (int i = 0; i < r->count; i++) {
         const rnd_result *x = &r->results[i];
@@ -361,8 +361,8 @@ static void rnd_near_sum(const rnd_ref *r, const rnd_piece *pieces, int count, u
     rnd_ref_sum(r, own, count, count > 1 ? weights : NULL, 0, out);
 }
 
-/* The error that mixed precision has by its meaning: the largest of that of the model and of some
- * beside it, since that of a single one may by chance be small. */
+/* The error that mixed precision has by its meaning. It is the largest of that of the model and of
+ * some neighbours, since a single one may by chance be small. */
 static void rnd_expect_mixed(const rnd_ref *r, const rnd_piece *pieces, int count,
                              rnd_expected *e) {
     const size_t n = (size_t)r->total + 1;

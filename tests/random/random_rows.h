@@ -32,7 +32,7 @@ static int rnd_row_scaled(rnd_maker *k) {
     return s.in[0] < 0 ? -1 : rnd_put(k, s);
 }
 
-/* Something that broadcasts with x: of its shape, or with ones and without dimensions in front. */
+/* A shape that broadcasts with x: of its shape, or with ones and without leading dimensions. */
 static int rnd_partner(rnd_maker *k, int x) {
     dt_shape s = rnd_shape(k, x);
     if (rnd_chance(k, 10))
@@ -302,7 +302,7 @@ static int rnd_row_matmul(rnd_maker *k) {
     const dt_shape x = rnd_shape(k, a);
     const int64_t depth = x.dim[x.rank - (s.number[0] ? 2 : 1)], cols = rnd_size(k);
     dt_shape y = {2, {s.number[1] ? cols : depth, s.number[1] ? depth : cols}};
-    if (rnd_chance(k, 30) && x.rank > 2) { /* the dimensions in front as well, or ones */
+    if (rnd_chance(k, 30) && x.rank > 2) { /* the leading dimensions as well, or ones */
         y.rank = x.rank;
         for (int i = 0; i < x.rank; i++)
             y.dim[i] = i < x.rank - 2 ? (rnd_chance(k, 60) ? x.dim[i] : 1)
@@ -369,7 +369,7 @@ static int rnd_row_recurrence(rnd_maker *k) {
                : rnd_put(k, r);
 }
 
-/* The blank is the class behind those that targets have. */
+/* The blank is the class after those that targets have. */
 static int rnd_row_ctc(rnd_maker *k) {
     const dt_shape one = {0}, labels = {1, {rnd_between(k, 0, 3)}};
     int x = rnd_bounded(k, rnd_pick_rank(k, 2, 2));

@@ -275,7 +275,7 @@ static void rnd_check_still(rnd_device *d) {
     }
 }
 
-/* Where a step leaves nothing behind: two at once, and what the second one says. */
+/* Where a step leaves nothing after: two at once, and what the second one says. */
 static dt_result rnd_run_or_start(dt_program *program, const dt_step_desc *step,
                                   dt_report *report) {
     if (program->step_slot_count == 1)

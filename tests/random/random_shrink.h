@@ -1,9 +1,10 @@
-/* Makes a model that fails smaller, as long as it fails in the same way: losses and outputs are
+/* Makes a model that fails smaller, as long as it fails in the same way. Losses and outputs are
  * left out, results become leaves or are passed by, and the job gets simpler. */
 #ifndef DTRAIN_TESTS_RANDOM_SHRINK_H
 #define DTRAIN_TESTS_RANDOM_SHRINK_H
 
-enum { RND_SAME_WAY = 14 }; /* so many characters of the text say in which way it fails */
+enum { RND_SAME_WAY = 14 }; /* that number of characters of the text identify the way in which it
+                             * fails */
 
 typedef struct rnd_shrink {
     rnd_model best, next;
@@ -68,7 +69,7 @@ static bool rnd_shrink_to_leaf(rnd_shrink *s, int v) {
     return fits && rnd_shrink_try(s);
 }
 
-/* What is made of v is made of its input. */
+/* Ops of v become ops of its input. */
 static bool rnd_shrink_around(rnd_shrink *s, int v) {
     s->next = s->best;
     const int16_t from = s->best.stmts[v].in[0];

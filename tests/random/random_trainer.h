@@ -1,8 +1,8 @@
-/* A random model in trainers: 1 to 4 replicas with the same batch slices give the same bits, also
+/* A random model in trainers. 1 to 4 replicas with the same batch slices give the same bits, also
  * with ZeRO, and after a checkpoint in the middle; and the first step's gradient is the reference's
  * of the same pieces. A pipeline of 2 to 4 stages, where the model can be cut, has the bits of one
- * device, and so has a grid of pipelines over ranks. Part of random_run.h's job, in a file of its
- * own. */
+ * device. So has a grid of pipelines over ranks. Part of random_run.h's job, in a file of its own.
+ * */
 #ifndef DTRAIN_TESTS_RANDOM_TRAINER_H
 #define DTRAIN_TESTS_RANDOM_TRAINER_H
 
@@ -62,8 +62,8 @@ typedef struct rnd_job { /* one trainer */
     const rnd_files *files;
     const bool *columns;
     char devices[64], way[160];
-    bool vulkan;           /* they are; */
-    bool offload;          /* and the host makes their updates */
+    bool vulkan;           /* they are */
+    bool offload;          /* the host makes their updates */
     const char *load;      /* a checkpoint to go on from */
     int steps, save_after; /* 0 = never */
     bool marks;            /* half of the tensors are not kept */
@@ -221,7 +221,8 @@ static int rnd_pieces(const rnd_model *m, rnd_piece *pieces) {
     return count;
 }
 
-/* Whether a job that made all steps has the bits of another, and as many steps without a target. */
+/* Whether a job that made all steps has the bits of another, and the same number of steps without a
+ * target. */
 static void rnd_same(const rnd_job *j, const rnd_job *as, const char *what, rnd_fault *fault) {
     if (fault->text[0])
         return;

@@ -1,7 +1,7 @@
-/* Random models from seeds: 3 to 40 rows of all kinds with awkward shapes, run in every way and
- * held against the reference, finite differences and each other. A seed that fails prints its model
- * as C. DTRAIN_RANDOM_SEED: the first seed, DTRAIN_RANDOM_COUNT: how many. Included by main.c
- * behind test_ops.c, whose bounds it uses. */
+/* Random models from seeds: 3 to 40 rows of all kinds with awkward shapes. They run in every way,
+ * and are held against the reference, finite differences and each other. A seed that fails prints
+ * its model as C. DTRAIN_RANDOM_SEED: the first seed, DTRAIN_RANDOM_COUNT: how many. Included by
+ * main.c after test_ops.c, whose bounds it uses. */
 #ifdef DTRAIN_TESTS_OPS_BOUNDS_H /* else it is compiled apart */
 
 #include "random/random_graph.h"
@@ -20,7 +20,7 @@ enum { RND_SEEDS = 60, RND_VULKAN_SEEDS = 2 };
 enum { RND_SEEDS = 150, RND_VULKAN_SEEDS = 20 };
 #endif
 enum { RND_LOOKED_AT = 600 }; /* models that are run if they have what none before had */
-enum { RND_DEVICES = 7 };     /* one model in so many also in trainers on a device */
+enum { RND_DEVICES = 7 };     /* one model in that number also in trainers on a device */
 
 typedef struct rnd_tally {
     int models, ill, kinks, micros, trainers, empty, failed;

@@ -1,5 +1,5 @@
-/* Random jobs of training have the results that are recorded in tests/golden/random_jobs.txt: the
- * bits of weights, state, files and reports, every error's text, and no more bytes.
+/* Random jobs of training have the results that are recorded in tests/golden/random_jobs.txt. These
+ * are the bits of weights, state, files and reports, every error's text, and no more bytes.
  *
  *     ./build.sh test random jobs                   makes all of them
  *     DTRAIN_RECORD=1 ./build.sh test random jobs   records them anew, each made twice
@@ -243,7 +243,7 @@ static char *jobs_kept(int first) {
     return kept;
 }
 
-/* Each is made twice: what has not the same result is said, and left out. */
+/* Each is made twice: a job with two results is reported, and left out. */
 static void jobs_record(int first) {
     static char line[LINE], again[LINE];
     char *kept = jobs_kept(first);

@@ -1,7 +1,7 @@
 /* Random jobs of training (random_jobs.h) on ranks that are processes over TCP, of which one is
- * killed: at an action of a step, or at any time in it. The others get an error that names it, at
- * once, and keep nothing; and a new job on another mesh goes on from the newest checkpoint with the
- * bits of a job that nothing happened to.
+ * killed. It dies at an action of a step, or at any time in it. The others get an error that names
+ * it, at once, and keep nothing; and a new job on another mesh resumes from the newest checkpoint.
+ * It has the bits of a job without a fault.
  *
  *     DTRAIN_TEST_LONG=1 build/dtest random_kills     200 of them
  *     DTRAIN_KILL=17 build/dtest random_kills         one alone, and says what happens */
@@ -33,7 +33,7 @@ enum { KILL_WEIGHTS, KILL_STATE, KILL_WHEN_NS, KILL_AT, KILL_STEP_NS }; /* of ra
 
 /* ---- what is drawn */
 
-/* Steps of a round, at whose ends there are checkpoints; 0: there are none. */
+/* Steps of a round, at whose ends there are checkpoints; 0: there are no such ones. */
 static int kills_round(const jobs_job *j) {
     return j->kind == JOB_LOCAL ? j->v[F_ROUND] * jobs_clamp(j->v[F_GOSSIP], 1, 3) : 0;
 }
@@ -138,8 +138,8 @@ static int kills_entries(const char *folder) {
     return count;
 }
 
-/* In its step it is killed at an action: of as many as the step before had. Where there are fewer,
- * or it is killed from outside, it ends between two steps. */
+/* In its step it is killed at an action, among the number of actions that the step before had.
+ * Where there are fewer, or it is killed from outside, it ends between two steps. */
 static void kills_arm(rank *r, const kill_case *c, int step, long before) {
     atomic_store(&r->stage, step);
     if (c->goes_on || r->index != c->victim || step < c->step)
@@ -180,8 +180,8 @@ static void kills_values(rank *r, const kill_case *c, dt_trainer *t) {
         EXPECT(r, !dt_store_state_hash(store, &r->numbers[KILL_STATE]));
 }
 
-/* Nobody leaves before all have their error: who is slow would hear of that connection's end first,
- * and name who left. */
+/* No rank leaves before all have their error. A slow one would detect that connection's end first,
+ * and name the rank that left. */
 static void kills_stay(rank *r, const kill_case *c) {
     const uint64_t start = job_now_ns();
     atomic_store(&r->stage, KILL_TOLD);
@@ -193,7 +193,7 @@ static void kills_stay(rank *r, const kill_case *c) {
     }
 }
 
-/* The error names who died; and is told again. */
+/* The error names who died; and is reported again. */
 static void kills_survive(rank *r, const kill_case *c, jobs_model *m, dt_trainer *t,
                           dt_result result) {
     char name[24];

@@ -1,7 +1,7 @@
 /* Random jobs (random_jobs.h) with any product of replicas, stages and tensor ranks, and any stage
- * of ZeRO, also in shard groups: in the middle and at the end they have the bits of one device that
- * makes all steps from the first one on. A group of tensor ranks is then as many slices of that
- * device.
+ * of ZeRO, also in shard groups. In the middle and at the end they have the bits of one device that
+ * makes all steps from the first one on. A group of tensor ranks is then the same number of slices
+ * of that device.
  *
  *     DTRAIN_TEST_LONG=1 build/dtest random_products     2,000 of them
  *     DTRAIN_PRODUCT=17 build/dtest random_products      one alone, and says what it is */
@@ -57,7 +57,7 @@ static jobs_job products_alone(const jobs_job *j) {
     return one;
 }
 
-/* All evaluate as many samples at a time, and add up without rounding. */
+/* All evaluate the same number of samples at a time, and add up without rounding. */
 static bool products_evaluate(const jobs_end *a, const jobs_end *b) {
     const bool fine = !a->texts[0] && !b->texts[0];
     bool same = !fine || a->evaluated.of == b->evaluated.of;

@@ -38,7 +38,7 @@ static dt_tensor ref_apart_attention(dti_grad *g) {
     return dt_concat(parts, 3, 1);
 }
 
-/* The same value from other rows; NULL: there are none. */
+/* The same value from other rows; NULL: there are no such ones. */
 static dt_tensor (*ref_apart(uint32_t op))(dti_grad *g) {
     switch (op) {
     case DTI_OP_UNARY_GRAD: return ref_apart_unary_grad;

@@ -5,7 +5,7 @@ static int64_t ref_conv_at(const ref_tensor *x, int64_t n, int64_t c, int64_t i,
     return ((n * x->dim[3] + c) * x->dim[4] + i) * x->dim[5] + j;
 }
 
-/* What a product of x, w and y elements is told, at each place where all three exist. */
+/* The value of a product of x, w and y elements, at each place where all three exist. */
 typedef struct ref_conv_product {
     double *x, *w, *y; /* two are read and one is added to, or NULL where it is not wanted */
 } ref_conv_product;

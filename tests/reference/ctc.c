@@ -26,7 +26,7 @@ static void ref_ctc_walk(const dti_ctc *s, int64_t blank, const double *label, c
     }
 }
 
-/* What is in use of a sample; false: a label is no class, or the blank. */
+/* What is in use of a sample; false: a label is out of range, or the blank. */
 static bool ref_ctc_open(const ref_call *r, int64_t sample, dti_ctc *s) {
     const double *t = ref_sample(&r->in[1], sample);
     *s = (dti_ctc){r->in[0].dim[4], r->in[0].dim[5], r->in[1].dim[5], 0};

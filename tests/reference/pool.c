@@ -1,7 +1,7 @@
 /* Pooling and resampling. */
 
-/* Position `p` along one axis of the smaller side: what it covers of the other, [begin, end), and
- * what its mean is divided by. */
+/* Position `p` along one axis of the smaller side. It covers [begin, end) of the other, and its
+ * mean is divided by `count`. */
 typedef struct ref_pooling_span {
     int64_t begin, end;
     double divisor;
@@ -24,8 +24,8 @@ static ref_pooling_span ref_pooling_at(const ref_call *r, int axis, int64_t p, i
     return span;
 }
 
-/* The element that the window of y's element `at` takes: the first of the largest, or the last NaN,
- * as in PyTorch. */
+/* The element that the window of y's element `at` takes. It is the first of the largest, or the
+ * last NaN, as in PyTorch. */
 static int64_t ref_pooling_largest(const ref_call *r, const ref_tensor *y, int64_t at) {
     const ref_tensor *x = &r->in[0];
     int64_t q = at % y->dim[5], p = at / y->dim[5] % y->dim[4], plane = at / y->dim[5] / y->dim[4];

@@ -39,7 +39,7 @@ static double ref_recurrence_sigmoid(double x) {
     return 1 / (1 + exp(-x));
 }
 
-/* Unit u of a step: gates, cell and what it gives, from sums s of what comes of input and state. */
+/* Unit u of a step: gates, cell and result, from sums s of what comes of input and state. */
 static double ref_recurrence_cell(const ref_recurrence_at *a, int64_t u, const double *x,
                                   const double *s, const double *h, double *c, double *kept) {
     const int64_t n = a->s.hidden;
@@ -62,7 +62,7 @@ static double ref_recurrence_cell(const ref_recurrence_at *a, int64_t u, const d
     return o * tanh(c[u]);
 }
 
-/* One step: h and c become those behind it. room: [gates + 1][hidden]. */
+/* One step: h and c become those after it. room: [gates + 1][hidden]. */
 static void ref_recurrence_step(const ref_recurrence_at *a, int64_t t, double *h, double *c,
                                 double *room) {
     const dti_recurrence *s = &a->s;
@@ -142,7 +142,7 @@ static double ref_recurrence_unit(const ref_recurrence_at *a, const double *dh, 
     return sum;
 }
 
-/* dh, dc: of the state behind step t, become those before it. room: [hidden]. */
+/* dh, dc: of the state after step t, become those before it. room: [hidden]. */
 static void ref_recurrence_back(const ref_recurrence_at *a, int64_t t, double *dh, double *dc,
                                 double *room) {
     const dti_recurrence *s = &a->s;

@@ -1,4 +1,4 @@
-/* Running a graph in float64. A run computes every node that is needed anew; leaves keep what the
+/* Running a graph in float64. A run computes every node that is needed again; leaves keep what the
  * caller wrote. Memory is kept from one run to the next, so finite differences cost loops only.
  * Included by main.c after the library, whose nodes and attributes the loops read. */
 

@@ -1,10 +1,10 @@
-/* The reference: every value of a graph in float64, node by node, by naive loops. It is no device:
- * it knows no store and no plan. The loops of a family of src/op are ref_<family>, in the files
- * that reference.c includes. */
+/* The reference: every value of a graph in float64, node by node, by naive loops. It is not a
+ * device: it knows no store and no plan. The loops of a family of src/op are ref_<family>, in the
+ * files that reference.c includes. */
 
 typedef struct ref_tensor {
     double *data;
-    int64_t dim[DTI_AXES]; /* [0] = samples or 1, the shape right-aligned behind it */
+    int64_t dim[DTI_AXES]; /* [0] = samples or 1, the shape right-aligned after it */
     int64_t elements;
 } ref_tensor;
 
@@ -37,8 +37,8 @@ typedef struct ref_run {
 
 static void ref_open(ref_run *run, const dt_graph *graph, int64_t batch);
 static void ref_close(ref_run *run);
-/* The array of a node: what an input or a parameter is filled in through, before, and what a result
- * is read from, after ref_values. Zeros at first. NULL when memory ran out. */
+/* The array of a node. Before ref_values an input or a parameter is filled through it, and after it
+ * a result is read from it. Zeros at first. NULL when memory ran out. */
 static ref_tensor *ref_tensor_of(ref_run *run, dt_tensor x);
 /* Marks in run->needed what the values of `wanted` are computed from. Nil ones are skipped. */
 static bool ref_mark(ref_run *run, const dt_tensor *wanted, uint32_t count);
@@ -48,7 +48,7 @@ static bool ref_node(ref_run *run, uint32_t id);
 static dt_result ref_values(ref_run *run, const dt_tensor *wanted, uint32_t count);
 
 /* ---- Indices of the loops: dense arrays of six axes, and nothing else. They are apart from the
- * views and walks of the devices on purpose: a mistake there must not be made here as well. */
+ * views and walks of the devices on purpose. A mistake there must not be made here as well. */
 
 /* The place on each axis of element `element` of x. */
 static inline void ref_place(const ref_tensor *x, int64_t element, int64_t at[DTI_AXES]) {

@@ -1,9 +1,9 @@
 /* The elementwise functions of one tensor (shaders/lib/map_body.h) in double, value and slope, by
  * other formulas where there are any.
  *
- * REF_UNARY(name, value's bound, slope's bound, value, slope): a bound is how far the CPU's may be
- * off over all floats, as two numbers: units in the last place of the exact one, or a distance.
- * Either will do. Tests hold kernels to them; docs/ops.md prints them. */
+ * REF_UNARY(name, value's bound, slope's bound, value, slope). A bound is how far the CPU's may be
+ * off over all floats, as two numbers. They are units in the last place of the exact one, or a
+ * distance. Either will do. Tests hold kernels to them; docs/ops.md prints them. */
 
 #define REF_SQRT_HALF 0.70710678118654752440
 #define REF_SQRT_2_PI 0.79788456080286535588 /* sqrt(2 / pi) */

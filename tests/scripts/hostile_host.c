@@ -1,4 +1,4 @@
-/* An application that is hard on what it includes: <complex.h> before, and, as its arguments say,
+/* An application that is hard on what it includes: <complex.h> before it. Its arguments choose
  * flush-to-zero, a locale with a decimal comma, a thread with a stack of 64 KiB, two threads. It
  * trains a small network on the CPU for 30 steps and prints the hash of everything that training
  * changed. machines.sh builds it with all kinds of flags: the hash must be the same each time.
@@ -42,7 +42,7 @@ static bool ok(dt_result result, const char *what) {
     return false;
 }
 
-/* Inputs by integers alone, so that the host's flags cannot reach them. */
+/* Inputs only by integers, so that the host's flags cannot reach them. */
 static void fill(float *x, int32_t *t, uint32_t step) {
     uint32_t state = step * 2654435761u + 12345u;
     for (int i = 0; i < BATCH * IN; i++) {
@@ -59,7 +59,7 @@ typedef struct net {
     dt_tensor x, t, loss, small;
 } net;
 
-/* `small` keeps denormals alive: its values, gradients and moments are below 1.2e-38, so whoever
+/* `small` keeps denormals alive: its values, gradients and moments are below 1.2e-38. Code that
  * flushes them to zero changes the hash. */
 static net make_net(dt_graph *g) {
     net n = {.x = dt_input(g, "x", DT_F32, dt_dims(IN)), .t = dt_input(g, "t", DT_I32, dt_dims())};

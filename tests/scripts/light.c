@@ -1,7 +1,7 @@
-/* dtrain without some of its features (base/optional.h): each function of one that was left out is
- * UNSUPPORTED and names itself and the macro, each setting too; what remains trains and writes the
- * same weights. apps.sh builds it with DT_LIGHT and with a random set of DT_NO_ macros; without
- * any it passes too. Prints the loss and a prediction. */
+/* dtrain without some of its features (base/optional.h). Each function of a feature that was left
+ * out is UNSUPPORTED and names itself and the macro, each setting too; what remains trains and
+ * writes the same weights. apps.sh builds it with DT_LIGHT and with a random set of DT_NO_ macros;
+ * without any it passes too. Prints the loss and a prediction. */
 #ifdef LIGHT_PARTS /* the others are linked */
 #define DT_IMPLEMENTATION_GRAPH
 #else
@@ -223,8 +223,8 @@ static void layers(void) {
 }
 
 #ifndef DT_NO_COMM
-/* What says that there are several processes is an error, whatever launchers there are: each of
- * them would train by itself. */
+/* Variables that name several processes are an error for all launchers, since each process would
+ * train by itself. */
 static void env_is_refused(const char *const set[][2], const char *want) {
     for (int i = 0; set[i][0]; i++)
         setenv(set[i][0], set[i][1], 1);

@@ -1,5 +1,5 @@
-/* dtrain without dt_comm's connections (DT_NO_COMM): a comm of one rank does its operations, each
- * way to others is refused with its reason, and examples/data_parallel.c trains. apps.sh builds it
+/* dtrain without dt_comm's connections (DT_NO_COMM). A comm of one rank does its operations, and
+ * each way to others is refused with its reason. examples/data_parallel.c trains. apps.sh builds it
  * and compares what one and two replicas learn. */
 #define DT_NO_COMM
 #define DT_NO_VULKAN

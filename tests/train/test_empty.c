@@ -1,5 +1,5 @@
-/* Steps in which no target counts: the loss is 0, the report says so in every mode, momentum and
- * decay move weights all the same; with .skip_empty such a step is as if its batch were not
+/* Steps in which no target counts. The loss is 0, the report says so in every mode, and momentum
+ * and decay move weights all the same; with .skip_empty such a step is as if its batch were not
  * there. */
 #include "train/train_modes.h"
 
@@ -180,7 +180,7 @@ static void empty_values(const empty_net *n, float *to) {
     }
 }
 
-/* Behind three steps of a batch of 4, or of micro-batches of 2. In the second of them targets are
+/* After three steps of a batch of 4, or of micro-batches of 2. In the second of them targets are
  * ignored; -1: it is not made. How many reports say that nothing counts. */
 static int empty_steps(const char *device, int ignored, bool micros, bool skips, float *values) {
     empty_net n;
@@ -223,7 +223,7 @@ static double empty_far(const float *a, const float *b) {
     return far;
 }
 
-/* Two losses: of one, of both, or of one in one micro-batch, all targets are ignored. */
+/* Two losses. All targets of one loss, of the two, or of one in one micro-batch are ignored. */
 TEST(micro_batches_train_a_loss_whose_targets_are_all_ignored_as_one_batch_does) {
     const bool vulkan = train_has_vulkan();
     for (int v = 0; v < 1 + vulkan; v++) {

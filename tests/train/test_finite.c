@@ -402,7 +402,7 @@ typedef struct finite_norm {
     float data[8];
 } finite_norm;
 
-/* Each half's mean and variance fit f32, but not the variance of both. */
+/* Each half's mean and variance fit f32, but not the variance of the two. */
 static bool finite_norm_make(finite_norm *n) {
     const dt_init one = {.kind = DT_INIT_CONSTANT, .a = 1};
     for (int i = 0; i < 8; i++)

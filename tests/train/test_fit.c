@@ -1,5 +1,5 @@
-/* The loop over epochs: the bits of steps made by hand, what ends it, what it keeps and tells; the
- * bar; predictions; summaries. */
+/* The loop over epochs: the bits of steps made by hand, its ends, and what it keeps and reports;
+ * the bar; predictions; summaries. */
 #include "train/train_model.h"
 
 #include <unistd.h>
@@ -130,7 +130,7 @@ TEST(fit_restores_and_saves_the_best_weights) {
     remove(path);
 }
 
-/* how: 0: fit tells it; 1: by hand, behind each epoch; 2: nobody does. */
+/* how: 0: fit reports it; 1: by hand, after each epoch; 2: nobody does. */
 static uint64_t fit_plateau(int how) {
     fit_job j;
     dt_trainer *t = NULL;
@@ -165,8 +165,8 @@ TEST(fit_reports_the_watched_value_to_a_plateau) {
 
 typedef struct fit_seen {
     char events[512];
-    uint64_t stop_at; /* asks for it behind this step; 0: never */
-    dt_result fail;   /* behind step 2 */
+    uint64_t stop_at; /* asks for it after this step; 0: never */
+    dt_result fail;   /* after step 2 */
     dt_fit_stop end;
     double validation;
 } fit_seen;
@@ -362,7 +362,7 @@ TEST(fit_resumes_from_the_newest_checkpoint_with_the_same_bits) {
 /* ---- an early stop, interrupted */
 
 typedef struct fit_break {
-    uint64_t at; /* the step behind which it stops, which writes a checkpoint; 0: never */
+    uint64_t at; /* the step after which it stops, which writes a checkpoint; 0: never */
 } fit_break;
 
 static dt_result fit_break_at(void *user, dt_fit_state *s) {

@@ -1,6 +1,7 @@
-/* Folders of checkpoints that cannot be written: what is so from the start is refused when the
- * trainer is created or the fit begins, and what comes later is counted in report, history and bar.
- * Rows of folders, on one rank and on two; who may write everywhere becomes another user. */
+/* Folders of checkpoints that cannot be written. If that is so from the start, it is refused when
+ * the trainer is created or the fit begins. If it comes later, it is counted in report, history and
+ * bar. Rows of folders, on one rank and on two; a user who may write everywhere becomes another
+ * user. */
 #include "parallel/train_processes.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -26,7 +27,7 @@ typedef struct fold_row {
     const char *folder; /* in the job's folder, which has "file", "locked/" and "in/" */
     const char *reason; /* of the refusal; or after the fold_break of failures; NULL: none */
     fold_break then;    /* at the end of epoch 2, before its checkpoint */
-    bool late;          /* it is no refusal */
+    bool late;          /* it is not refused */
     int failed;         /* checkpoints */
 } fold_row;
 
@@ -100,7 +101,7 @@ static dt_result fold_call(void *user, dt_fit_state *s) {
     return DT_OK;
 }
 
-/* What each rank is told: the same on all. */
+/* The error that each rank gets: the same on all. */
 static void fold_check_late(rank *r, const fold_case *c, dt_trainer *t, const fold_watch *w,
                             const dt_history *h) {
     const uint64_t want = (uint64_t)c->row->failed;
@@ -267,7 +268,7 @@ TEST(checkpoints_that_cannot_be_written_are_refused_at_the_start_or_counted_in_t
         const fold_row *row = &fold_rows[i];
         for (int way = 0; way < 8; way++) {
             const bool odd = way & 1, sharded = way & 4;
-            /* which of two threads' reasons is told depends on who is first */
+            /* which of two threads' reasons is reported depends on the first one */
             if (!sharded || way != 7 || !row->late || !row->reason)
                 fold_one(row, !row->late && odd, row->late && odd, sharded, 1 + way / 2 % 2);
         }

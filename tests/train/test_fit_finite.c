@@ -6,12 +6,12 @@ enum { FINITE_EPOCHS = 10, FINITE_STEPS = 5, FINITE_VALID = 40 };
 
 /* A validation set with a hole in the epochs of a mask; a fit that is stopped at a step. */
 typedef struct finite_watch {
-    uint32_t mask; /* bit e: what is validated behind epoch e + 1 has a NaN */
+    uint32_t mask; /* bit e: what is validated after epoch e + 1 has a NaN */
     float hole;
     uint64_t stop_at; /* 0: never */
     bool now;
     double *loss;        /* NULL, or of each validation */
-    uint64_t *hash;      /* and the weights then */
+    uint64_t *hash;      /* the weights then */
     uint32_t not_finite; /* as the state has it at the end */
 } finite_watch;
 
@@ -317,8 +317,8 @@ TEST(a_plateau_counts_a_validation_that_is_not_finite_as_not_better) {
 
 enum { FINITE_MODE_STEPS = 5 };
 
-/* way 0: validations behind epochs 1 and 3 have a NaN, on one rank's share; 1: steps from the
- * middle of the third epoch on. */
+/* way 0: validations after epochs 1 and 3 have a NaN, on one rank's share; 1: steps from the middle
+ * of the third epoch on. */
 typedef struct finite_rank {
     int way;
     finite_watch w;

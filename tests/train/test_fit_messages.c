@@ -1,5 +1,5 @@
-/* What a fit says: whose error a callback returned, what is wrong before the first step, that
- * nothing is left to do, why it gave up. Each failure is one line of the log, with a remedy. */
+/* A fit's messages: which callback returned an error, faults before the first step, that nothing is
+ * left to do, and why it gave up. Each failure is one line of the log, with a remedy. */
 #include "parallel/train_processes.h"
 
 typedef struct told_log {
@@ -50,7 +50,7 @@ static void told_forget(told_job *j) {
 
 typedef enum told_way {
     TOLD_IO,          /* returned, with no call */
-    TOLD_MADE_UP,     /* a number that is no dt_result */
+    TOLD_MADE_UP,     /* a number that is not a dt_result */
     TOLD_OWN_CALL,    /* the result of a call that failed */
     TOLD_OTHER_CALL,  /* another result than that of a call that failed */
     TOLD_AT_END,      /* of all */
@@ -238,7 +238,7 @@ static dt_result told_nan(void *user, const dt_sample *s, void *const *values) {
     return DT_OK;
 }
 
-/* skips: 0 = 8. With a limit of one step the fit ends in the middle of what is under way. */
+/* skips: 0 = 8. With a limit of one step the fit ends in the middle of the steps under way. */
 TEST(a_fit_that_ends_for_skipped_steps_reports_their_number_and_what_to_do) {
     static const struct {
         uint64_t skips, steps;

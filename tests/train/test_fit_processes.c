@@ -1,4 +1,4 @@
-/* The loop over epochs on several processes: what one rank's callback asks for holds for all, and
+/* The loop over epochs on several processes. A request of one rank's callback holds for all, and
  * predictions come to all. */
 #include "parallel/train_processes.h"
 
@@ -107,7 +107,7 @@ TEST(ranks_that_are_asked_for_other_fits_are_told_the_first_difference) {
 
 enum { FIND_STEPS = 30 };
 
-/* The curve behind two steps; the hash behind an epoch that follows it, which is that of none. */
+/* The curve after two steps; the hash after an epoch that follows it, which is that of none. */
 static dt_result find_run(dt_comm *comm, const char *file, bool find, float *losses,
                           uint64_t numbers[2], char text[1200]) {
     static train_model m;
@@ -178,7 +178,7 @@ typedef struct watching {
 typedef struct watching_rank {
     const watching *w;
     int rank, count;
-    uint64_t began; /* behind so many steps */
+    uint64_t began; /* after that number of steps */
 } watching_rank;
 
 static dt_result watching_kill(void *user, dt_fit_state *s) {

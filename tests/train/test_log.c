@@ -53,7 +53,7 @@ static void log_close(log_job *j) {
     CHECK_TEXT(rmdir(j->folder) == 0, "%s: something else is in it", j->folder);
 }
 
-/* The file of that beginning, whole, with a zero behind it; yours. */
+/* The file of that beginning, whole, with a zero after it; yours. */
 static char *log_read(const log_job *j, const char *begins, size_t *size) {
     char path[600] = "", *data = NULL;
     *size = 0;
@@ -171,7 +171,7 @@ static void log_point_of(const unsigned char *data, uint64_t size, log_point *p)
         memcpy(&p->histogram_count, v.data, 8);
 }
 
-/* All records behind the first, which says what the file is; -1: it is damaged. */
+/* All records after the first, which says what the file is; -1: it is damaged. */
 static int log_points(const char *data, size_t size, log_point *points, int most) {
     const unsigned char *at = (const unsigned char *)data, *end = at + size;
     int count = -1;
@@ -388,16 +388,16 @@ TEST(log_on_a_full_disk_ends_at_a_whole_record_and_training_continues) {
     log_close(&j);
 }
 
-/* What a context's log is told of errors. */
+/* The errors that a context's log gets. */
 static void log_count_errors(void *user, dt_log_level level, const char *message) {
     int *count = user;
     if (level == DT_LOG_ERROR && strstr(message, "cannot be appended to"))
         ++*count;
 }
 
-/* format: of which there is a log, or 3 for all; way 0: a disk that is full behind some records; 1:
- * one on which not even the first lines find room; 2: the folder is gone when the first is
- * written. All is said once, whatever is written later. */
+/* format: of which there is a log, or 3 for all; way 0: a disk that is full after some records; 1:
+ * one on which not even the first lines find room; 2: the folder is gone when the first is written.
+ * All is reported once, for any later writes. */
 static void log_fails_once(int format, int way) {
     static const char *const names[] = {"scalars.csv", "scalars.jsonl", "events"};
     log_job j;

@@ -1,5 +1,5 @@
-/* Moments, averages and the steps made of them where gradients rise and fall by up to 1e8, with
- * every beta from 0 to 0.999, against float64. The gradient of sum(x w) is x itself. */
+/* Moments, averages and the steps made of them, against float64. Gradients rise and fall by up to
+ * 1e8, with every beta from 0 to 0.999. The gradient of sum(x w) is x itself. */
 #include "golden/golden.h"
 
 #include <math.h>
@@ -91,7 +91,7 @@ static void moments_step(moments_state *s, const dt_optim_desc *d, int t, double
     }
     if (d->kind == DT_OPTIM_MUON || d->kind == DT_OPTIM_ADAFACTOR || d->kind == DT_OPTIM_LAMB ||
         d->kind == DT_OPTIM_NADAM || d->kind == DT_OPTIM_RADAM)
-        s->slack = INFINITY; /* its direction is not of an element alone */
+        s->slack = INFINITY; /* its direction does not depend on one element only */
 }
 
 /* The next gradients: each element's size goes up or down, by at most 1e8 in one step. */

@@ -7,11 +7,11 @@
 
 enum { WHOLE_PARAMS = 10, WHOLE_MOST = 70 * 33, WHOLE_STEPS = 4 };
 
-/* The first four are for all; what is behind them is for factors of rows and columns. */
+/* The first four are for all; what is after them is for factors of rows and columns. */
 static const struct {
     const char *name;
     int rows, cols; /* cols 0: of one axis */
-    int count;      /* 0: one matrix; else so many, along two axes */
+    int count;      /* 0: one matrix; otherwise that number, along two axes */
 } whole_shapes[WHOLE_PARAMS] = {{"tall", 70, 33, 0},   {"wide", 20, 90, 0}, {"flat", 700, 0, 0},
                                 {"plain", 30, 40, 0},  {"many", 5, 3, 40},  {"few", 40, 20, 2},
                                 {"column", 512, 1, 0}, {"line", 1, 512, 0}, {"squares", 2, 2, 128},
@@ -290,8 +290,8 @@ static float whole_factor(const whole_net *n, int step) {
     return step == 1 ? 100.0f : 1.0f;
 }
 
-/* In the third step an infinite gradient, which changes nothing. A rate so small that it is not
- * proven that the step is finite takes the dry pass, and changes nothing either. */
+/* In the third step an infinite gradient, which changes nothing. At a tiny rate it is not proven
+ * that the step is finite. It takes the dry pass, and changes nothing either. */
 static void whole_train(golden *g, const dt_optim_desc *optim) {
     static whole_net n;
     dt_graph *first = g->graph;

@@ -1,5 +1,5 @@
-/* Traces: valid JSON whose launches are those of the program, within their step, and the bits of a
- * step that nobody watches; what a fit tells. */
+/* Traces: valid JSON whose launches are those of the program, within their step. A step without a
+ * trace has the same bits; the reports of a fit. */
 #include "train/train_model.h"
 
 #include <unistd.h>

@@ -174,7 +174,7 @@ static double rate_logged(const char *path, int step) {
     return value;
 }
 
-/* A plateau too, whose rate falls by what was watched. */
+/* A plateau too, whose rate falls by the watched value. */
 TEST(history_log_and_progress_bar_have_the_rate_of_each_step_of_a_fit) {
     const dt_schedule plateau = {
         .kind = DT_SCHEDULE_PLATEAU, .gamma = 0.5, .patience = DT_ZERO, .threshold = 1e6};

@@ -8,7 +8,7 @@ typedef enum again_kind { AGAIN_MLP, AGAIN_DROPOUT, AGAIN_RESNET, AGAIN_PENALTY 
 /* A network and how it is run. */
 typedef struct again {
     again_kind kind;
-    int keep;           /* marks all but every so many blocks' results; 0 = no marks */
+    int keep;           /* marks all except every n-th block's results; 0 = no marks */
     const char *device; /* NULL = "cpu" */
     dt_ctx *ctx;
     dt_graph *graph;
@@ -298,7 +298,7 @@ static void again_release(void *user, void *memory, size_t bytes) {
     free(memory);
 }
 
-/* The same program, in less memory than it likes, for other shapes, or both, is made with memory
+/* The same program, in less memory than it likes, for other shapes, or both. It is made with memory
  * for 0, 1, 2, ... allocations until they suffice. */
 static void again_starve(bool budget, bool shapes) {
     again_memory memory = {.left = -1};
@@ -347,7 +347,7 @@ typedef struct again_trained {
     char text[512];
 } again_trained;
 
-/* A second model over the same data, of so many layers: names begin with "d". */
+/* A second model over the same data, of that number of layers: names begin with "d". */
 static dt_tensor again_deep(const train_model *m, int layers) {
     dt_tensor h = m->x;
     for (int i = 0; i < layers; i++) {

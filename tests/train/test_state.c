@@ -1,5 +1,5 @@
-/* What outlives a process: the state of a trainer or of a store in a file, who may go on from it,
- * and what may be written in between. */
+/* The state that outlives a process: of a trainer or of a store, in a file. Which of them may
+ * resume from it, and what may be written in between. */
 #include "train/train_model.h"
 
 #define STATE_FIRST "tests/golden/checkpoint_1.safetensors" /* of the format's first version */
@@ -71,7 +71,7 @@ static dt_trainer_desc state_desc(state_model *m) {
                              {.input = m->t, .data = m->data.t, .dtype = DT_I32}}}};
 }
 
-/* Of values alone, so that it says nothing of where they lie. */
+/* Only of values, so that their places do not count. */
 static uint64_t state_digest(dt_store *s, int kinds) {
     static float values[1024];
     uint64_t hash = 14695981039346656037u;
@@ -327,8 +327,8 @@ TEST(a_checkpoint_of_a_later_version_is_refused_for_its_version) {
     remove(path);
 }
 
-/* The checksums are right, and what they vouch for is nonsense: a text of any bytes is read within
- * its bounds, and shown without what a terminal would obey. */
+/* The checksums are right, and the content that they cover is nonsense. A text of any bytes is read
+ * within its bounds, and shown without control bytes of a terminal. */
 TEST(a_checkpoint_with_any_bytes_is_loaded_or_refused_cleanly) {
     const char *path = "build/test_state_any.safetensors",
                *now = "build/test_state_now.safetensors";
@@ -464,8 +464,8 @@ static void state_poison(const char *folder, int step) {
     CHECK(state_craft_bytes(path, path, "fc.bias", 4, &nan, sizeof nan));
 }
 
-/* damaged: these of the steps 2, 4, 6 and 8, of which the newest is 8 or, of a run that was taken
- * back, 4; step: where it goes on, 0 = nowhere. */
+/* damaged: these of the steps 2, 4, 6 and 8. The newest is 8 or, of a run that was taken back, 4;
+ * step: where it goes on, 0 = nowhere. */
 TEST(a_damaged_newest_checkpoint_is_passed_over_for_the_one_before_it) {
     static const struct {
         bool strict, back;
@@ -516,10 +516,11 @@ TEST(a_damaged_newest_checkpoint_is_passed_over_for_the_one_before_it) {
     CHECK(system("rm -rf build/test_state_folder") == 0);
 }
 
-/* ---- values that are none */
+/* ---- values that are not allowed */
 
-/* Ways of training whose files have tensors that others have not: averages, the best weights of a
- * fit, the momentum of rounds and moments of each replica; or whose state is in several places. */
+/* Ways of training whose files have tensors that others have not. They are averages, the best
+ * weights of a fit, the momentum of rounds, and moments of each replica; or whose state is in
+ * several places. */
 enum { STATE_FIT = 5, STATE_WAYS };
 
 static dt_trainer_desc state_way(state_model *m, int way, dt_optim_desc *optim) {
@@ -553,7 +554,7 @@ static const char *state_way_save(dt_trainer *trainer, int way, bool *saved) {
     return path;
 }
 
-/* A value of one tensor of the file `from`, number `k`: it is told, and nothing changes. */
+/* A value of one tensor of the file `from`, number `k`: it is reported, and nothing changes. */
 static void state_poisoned(state_model *m, dt_trainer *trainer, const char *from,
                            const dt_safetensors_tensor *x, uint64_t k) {
     static const uint32_t none[] = {0x7FC00000, 0x7F800000, 0xFF800000, 0x7F800001};
@@ -667,7 +668,7 @@ static dt_tensor shared_param(shared_model *m, const char *name, int rows, int c
                     (dt_init){.kind = DT_INIT_NORMAL, .b = 0.3f});
 }
 
-/* A mask on what comes in, a row of a table and the weights of classes: inputs, or, to compare
+/* A mask on an input, a row of a table and the weights of classes. They are inputs or, to compare
  * with, parameters that are not trained and row 2. */
 static bool shared_model_make(shared_model *m, bool inputs) {
     const dt_init zero = {.kind = DT_INIT_CONSTANT};

@@ -1,5 +1,5 @@
-/* Parameters and moments in fewer bits: rounding, the dynamic map, and training with them, which
- * has one result on any number of threads, replicas and ranks, and after a resume. */
+/* Parameters and moments in fewer bits: rounding, the dynamic map, and training with them. It has
+ * one result on any number of threads, replicas and ranks, and after a resume. */
 #include "train/train_model.h"
 
 /* ---- stochastic rounding */

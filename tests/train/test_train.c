@@ -81,7 +81,7 @@ TEST(parts_of_batch_slices_give_the_same_bits_on_any_number_of_replicas) {
         cpus, 4);
 }
 
-/* So many that their sum keeps its rounding. */
+/* A number of them whose sum keeps its rounding. */
 TEST(more_parts_than_a_chain_adds_give_the_same_bits_on_any_number_of_replicas) {
     bits_equal((bits_case){.batch_slices = 2, .batch = 80, .accumulate = 20, .steps = 4}, cpus, 2);
     bits_equal((bits_case){.batch_slices = 4, .batch = 90, .accumulate = 17, .steps = 4}, cpus, 4);
@@ -205,7 +205,7 @@ TEST(a_replica_with_3_valid_targets_and_one_with_64_have_the_gradient_of_the_who
     CHECK_TEXT(largest > 1e-3 && worst < 1e-6 * (1 + largest), "%g of %g", worst, largest);
 }
 
-/* Each batch slice has logits of its own, and all have the same targets: with two batch slices of
+/* Each batch slice has logits of its own, and all have the same targets. With two batch slices of
  * the same samples the gradient is that of one. */
 static double shared_targets_norm(int batch_slices) {
     dt_ctx *ctx;
@@ -511,8 +511,8 @@ TEST(a_step_allocates_nothing) {
     dt_ctx_destroy(m.ctx);
 }
 
-/* staging: none without ranks and other devices; subtrees: gradients of the slots behind the first,
- * as many as the replicas' batch slices leave apart. */
+/* staging: none without ranks and other devices; subtrees: gradients of the slots after the first,
+ * the number that the replicas' batch slices leave apart. */
 TEST(memory_of_the_exchange_equals_the_formula) {
     static const struct {
         const char *devices;
@@ -539,7 +539,7 @@ TEST(memory_of_the_exchange_equals_the_formula) {
     }
 }
 
-/* ---- what is wrong is said */
+/* ---- the error names the fault */
 
 static void wrong_trainer(dt_trainer_desc d, train_model *m, const char *want) {
     dt_trainer *trainer;
@@ -601,8 +601,8 @@ TEST(a_wrong_trainer_description_is_refused_with_the_reason) {
     dt_ctx_destroy(m.ctx);
 }
 
-/* A class that there is not, in one row: a step and an evaluation name that row, in whatever
- * replica, part and place of a batch it comes. */
+/* A class that does not exist, in one row. A step and an evaluation name that row, in any replica,
+ * part and place of a batch. */
 static void wrong_row(train_model *m, int row, const char *devices, int accumulate) {
     const int32_t kept = m->data.t[row];
     char want[64];

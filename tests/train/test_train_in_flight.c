@@ -1,5 +1,5 @@
-/* A trainer with steps under way: the bits of one at a time, whatever comes between, and what a
- * step that fails means. Included by main.c, behind test_parallel.c. */
+/* A trainer with steps under way: the bits of one at a time, with any calls between. Also the
+ * meaning of a step that fails. Included by main.c, after test_parallel.c. */
 
 typedef struct fly_case {
     int kind, in_flight, batch, accumulate;
@@ -110,7 +110,7 @@ TEST(a_skipped_step_does_not_change_the_next_step_in_flight) {
     fly_alike((fly_case){.kind = 0, .batch = 17, .skips = true});
 }
 
-/* One submission checks the sum and updates: of what is not finite nothing is written. */
+/* One submission checks the sum and updates: values that are not finite are not written. */
 TEST(a_skipped_step_of_batch_slices_on_one_device_leaves_the_weights) {
     train_model m;
     dt_trainer *trainer;

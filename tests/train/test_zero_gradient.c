@@ -1,6 +1,6 @@
-/* Parameters whose gradient is 0 whatever their values are: behind round, sign, floor. As in
- * PyTorch they are trained with zeros, so decay and old moments move them; in every mode alike.
- * What no loss depends on, or only through detach or a comparison, is an error (PyTorch: None). */
+/* Parameters whose gradient is 0 whatever their values are: after round, sign, floor. As in PyTorch
+ * they are trained with zeros, so decay and old moments move them; in every mode alike. What no
+ * loss depends on, or only through detach or a comparison, is an error (PyTorch: None). */
 #include "train/train_modes.h"
 
 /* Where they are. stage: of a pipeline, all whose parameters have none, and the others' gradients
@@ -147,7 +147,7 @@ static bool zero_open(zero_net *n) {
     return true;
 }
 
-/* Runs a step of the mean of y: DT_OK, or why there is none; the gradient of w. */
+/* Runs a step of the mean of y: DT_OK, or why there is no step; the gradient of w. */
 static dt_result zero_step(zero_net *n, dt_tensor y, float *gradient, float *decayed) {
     const float in[6] = {1, -2, 3, -4, 5, 6};
     const dt_optim_desc optim = {.lr = 0.1, .weight_decay = 0.5};

@@ -1,5 +1,5 @@
-/* A small model and its data for the tests of training: convolution, batch norm, dropout and a
- * linear layer, so that every kind of row is in it; or, without couples, an MLP. */
+/* A small model and its data for the tests of training. It has convolution, batch norm, dropout and
+ * a linear layer, so that every kind of row is in it; or, without couples, an MLP. */
 #ifndef DTRAIN_TESTS_TRAIN_MODEL_H
 #define DTRAIN_TESTS_TRAIN_MODEL_H
 
@@ -60,8 +60,8 @@ static dt_tensor train_conv(dt_tensor x) {
     return dt_flatten(dt_max_pool2d(h, &(dt_pool_desc){.kernel = {2, 2}}));
 }
 
-/* Weights that are sums: of two parameters, whose gradients are one; of a parameter and what is
- * made of another, whose gradient is read again. */
+/* Weights that are sums: of two parameters, whose gradients are one; of a parameter and of a tensor
+ * computed from another, whose gradient is read again. */
 enum { TRAIN_SUMS = 2 };
 static dt_tensor train_sums(dt_graph *g, dt_tensor x) {
     const dt_shape shape = dt_dims(24, TRAIN_SIDE * TRAIN_SIDE), small = dt_dims(16, 24);

@@ -1,4 +1,4 @@
-/* The base layer, from the inside: included by main.c behind the implementation. Known answers come
+/* The base layer, from the inside: included by main.c after the implementation. Known answers come
  * from the papers and standards that base/ names, or from Python where a comment says so. */
 
 #include "temp.h"
@@ -640,7 +640,7 @@ TEST(files_that_cannot_be_read_or_written_are_errors_that_name_them) {
     CHECK(base.bytes_now == 0);
 }
 
-/* Who may make files in /dev could put one in a device's place. */
+/* A process that may make files in /dev could put one in a device's place. */
 TEST(a_path_that_is_not_a_regular_file_is_never_replaced) {
     dti_base base;
     dti_base_init(&base, NULL, NULL);

@@ -1,5 +1,5 @@
 /* Predictions between the segments of an open step (dt_program_desc.concurrent), and copies from
- * store to store. Random models, optimizers and orders of calls: predictions have the bits of a
+ * store to store. Random models, optimizers and orders of calls. Predictions have the bits of a
  * store that holds the last whole step, and the step has the bits of one by itself. Included by
  * main.c, after test_frame.c. */
 

@@ -1,6 +1,6 @@
-/* The promises about the library as a whole, on the public API and the CPU: the same bits for any
- * number of threads, memory that is counted, bounded and given back whatever fails, and errors that
- * say what is wrong. Each test was seen to fail with the code broken. */
+/* The promises about the library as a whole, on the public API and the CPU. The same bits for any
+ * number of threads, and errors that name the fault. Memory is counted, bounded, and freed in every
+ * failure. Each test was seen to fail with the code broken. */
 #include "dtrain.h"
 
 #include "harness.h"
@@ -45,7 +45,7 @@ static dt_result net_programs(net *n) {
     return result ? result : dt_program_create(n->store, &train, &n->train);
 }
 
-/* On failure what was made stays in *n, for net_close. */
+/* On failure the objects made so far stay in *n, for net_close. */
 static dt_result net_open(net *n, const dt_ctx_desc *desc) {
     *n = (net){0};
     dt_result result = dt_ctx_create(desc, &n->ctx);

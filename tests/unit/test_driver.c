@@ -1,5 +1,5 @@
-/* A driver of devices that only tests have: what a backend needs of the library is its own file and
- * a word in the list of drivers. It has no device but in its test, and computes as the CPU does.
+/* A driver of devices that only tests have. A backend needs of the library only its own file, and a
+ * word in the list of drivers. It has no device but in its test, and computes as the CPU does.
  * Included by main.c. */
 
 static struct own_state {

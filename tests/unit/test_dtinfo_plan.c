@@ -180,7 +180,7 @@ static const char *chart_next_rect(const char *svg) {
     return svg ? strstr(svg + 1, "<rect ") : NULL;
 }
 
-/* Boxes come behind the background and the lanes', and before the legend: each at its time. */
+/* Boxes come after the background and the lanes', and before the legend: each at its time. */
 static void chart_check_places(const chart *v, const char *svg) {
     const char *at = svg;
     for (uint32_t i = 0; i < 1 + v->lane_count; i++)
@@ -231,7 +231,7 @@ static bool chart_alike(const char *a, const char *b) {
     return *a == *b;
 }
 
-/* DTRAIN_RECORD=1 draws them anew. */
+/* DTRAIN_RECORD=1 draws them again. */
 TEST(docs_have_the_drawings_that_dtinfo_plan_makes) {
     static const struct {
         const char *file, *words[8];

@@ -1,7 +1,7 @@
 /* What runs out: host memory at every single allocation of a whole life (context to weight files),
- * threads, and the disk. The call that meets it says so (MEMORY or IO, with a text), gives back
- * what it took, and works when it is made again: with the same bits, the same bytes and nothing
- * left at the end. On the public API, for the CPU and for a Vulkan device. A model is a function;
+ * threads, and the disk. The call that meets it reports it (MEMORY or IO, with a text), and frees
+ * what it took. It works when it is repeated, with the same bits, the same bytes and nothing left
+ * at the end. On the public API, for the CPU and for a Vulkan device. A model is a function;
  * another one is a line of the list below it. */
 #include "dtrain.h"
 
@@ -24,7 +24,7 @@ typedef struct meter {
     int64_t bytes, calls, fails_at; /* fails_at: 0 = never */
     bool lasting;                   /* it fails until it is healed */
     bool failed;
-    char log[1024]; /* the newest error that a logger was told of */
+    char log[1024]; /* the newest error that a logger got */
 } meter;
 
 static void *meter_alloc(void *user, size_t bytes, size_t align) {
@@ -149,7 +149,7 @@ static dt_result life_context(life *l) {
     return dt_ctx_create(&desc, &l->ctx);
 }
 
-/* The graph and the store in one: ops tell of no error, the store does. */
+/* The graph and the store in one: ops report no error, the store does. */
 static dt_result life_store(life *l) {
     dt_graph_destroy(l->graph);
     dt_result result = dt_graph_create(l->ctx, &l->graph);
@@ -254,7 +254,7 @@ static dt_result life_load(life *l) {
     return dt_store_load(l->store, l->weights_path);
 }
 
-/* With moments, and into a store that no program has told of what type they are. */
+/* With moments, and into a store whose moments' type no program has set. */
 static dt_result life_state(life *l) {
     dt_store *other = NULL;
     dt_store_desc desc = {.device = l->device, .parameter_dtype = models[l->model].parameter};
@@ -317,11 +317,11 @@ static const struct {
 #define STAGES (int)(sizeof stages / sizeof stages[0])
 
 static const char *life_error(const life *l) {
-    return l->ctx ? dt_ctx_error(l->ctx) : l->meter.log; /* without a context a logger is told */
+    return l->ctx ? dt_ctx_error(l->ctx) : l->meter.log; /* without a context a logger gets it */
 }
 
-/* Runs a stage. When memory runs out in it, it must have told so; then memory is there again, and
- * the stage must succeed. */
+/* Runs a stage. When memory runs out in it, it must have reported that; then memory is there again,
+ * and the stage must succeed. */
 static bool life_run_stage(life *l, int s, int64_t k) {
     const char *device = l->device, *name = models[l->model].name;
     int64_t before = l->meter.bytes;
@@ -419,7 +419,7 @@ static bool has_vulkan(void) {
     return found;
 }
 
-/* A driver that starts and compiles anew for each of them takes its time, so these are few. */
+/* A driver that starts and compiles again for each of them takes its time, so these are few. */
 TEST(host_allocations_that_fail_while_a_vulkan_device_opens_can_be_retried) {
     if (!has_vulkan())
         SKIP("no Vulkan driver");
@@ -499,7 +499,7 @@ TEST(a_thread_that_the_system_refuses_is_a_warning_and_work_continues) {
 
 #define FILE_MAX 8192
 
-/* The whole file at `path`, of at most FILE_MAX bytes; -1: there is none. */
+/* The whole file at `path`, of at most FILE_MAX bytes; -1: there is no such one. */
 static long file_bytes(const char *path, unsigned char *bytes) {
     FILE *file = fopen(path, "rb");
     if (!file)

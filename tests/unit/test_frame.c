@@ -1,6 +1,6 @@
 /* A step by a budget in milliseconds: the same bits in however many parts, in any mix with whole
  * segments; when it can be cancelled, and what else may be called meanwhile. Included by main.c,
- * behind test_in_flight.c. */
+ * after test_in_flight.c. */
 
 enum { FRAME_BATCH = 16, FRAME_SIDE = 20, FRAME_IN = 2 * FRAME_SIDE * FRAME_SIDE, FRAME_STEPS = 2 };
 
@@ -161,7 +161,7 @@ static void frame_forward(const char *device, float want[], float got[], size_t 
         x[i] = (float)dti_normal(7, (uint64_t)i, 3);
     CHECK(!dt_program_write(forward, c.x, x, sizeof x) && !dt_program_run(forward, NULL, NULL));
     CHECK(!dt_program_read(forward, c.y, want, bytes));
-    x[0] += 1; /* so that what was read before is not what is read now */
+    x[0] += 1; /* so that a value that is read before differs from one that is read now */
     CHECK(!dt_program_write(forward, c.x, x, sizeof x) && !dt_program_run(forward, NULL, NULL));
     x[0] -= 1;
     CHECK(!dt_program_write(forward, c.x, x, sizeof x));

@@ -1,5 +1,5 @@
-/* The passes that make code of a graph, one by one, and code as a whole: without a device or a
- * store. Included by main.c; what programs compute is in the tests of programs. */
+/* The passes that make code of a graph, one by one, and code as a whole. They need neither a device
+ * nor a store. Included by main.c; what programs compute is in the tests of programs. */
 
 typedef struct lower_case {
     dt_ctx *ctx;
@@ -319,7 +319,7 @@ TEST(mixed_precision_casts_by_the_precision_of_the_ops_and_each_value_once) {
     const uint32_t old = c.graph->count, loss = dti_code_node(code, c.loss.id);
     CHECK(loss >= old && g->nodes[loss].term && g->nodes[loss].dtype == DT_F32);
     CHECK(lower_count(g, DTI_OP_LINEAR, DT_BF16, old) == 2); /* LOW */
-    CHECK(lower_count(g, DTI_OP_RELU, DT_BF16, old) == 1);   /* WIDEST of what is low */
+    CHECK(lower_count(g, DTI_OP_RELU, DT_BF16, old) == 1);   /* WIDEST of the low rows */
     CHECK(lower_count(g, DTI_OP_CROSS_ENTROPY, DT_F32, old) == 1);
     CHECK(lower_count(g, DTI_OP_CAST, DT_BF16, old) == 3); /* x, two weights; biases stay f32 */
     const uint32_t logits = dti_code_node(code, c.logits.id);

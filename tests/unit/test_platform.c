@@ -1,6 +1,6 @@
 /* What a platform may have of its own, from the inside: threads, clock, processors, processes,
  * folders, chance, sockets; and a training, whose bits are those of the CPU's class everywhere.
- * Included by platforms.c behind the implementation; ./build.sh platforms runs it. */
+ * Included by platforms.c after the implementation;./build.sh platforms runs it. */
 
 /* ---- threads */
 
@@ -209,7 +209,7 @@ TEST(ranks_sum_over_sockets) {
 
 /* ---- training */
 
-/* The first is of all CPUs that fuse a product and a sum, and the second of those that do not. */
+/* The first is of all CPUs that fuse a product and a sum. The second is of those that do not. */
 static const uint64_t plat_bits[2] = {0x83aaa572b1a6d271, 0xc5336c418295d193};
 
 TEST(xor_is_learned_with_the_bits_of_the_cpus_class) {

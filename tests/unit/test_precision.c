@@ -1,5 +1,5 @@
-/* .precision as an application meets it: what is refused, what keeps its type and its bits, and
- * models of many kinds whose values and gradients in mixed precision are those of f32, nearly. */
+/* .precision as an application meets it: what is refused, and what keeps its type and its bits.
+ * Models of many kinds have nearly the values and gradients of f32 in mixed precision. */
 #include "dtrain.h"
 #include "harness.h"
 

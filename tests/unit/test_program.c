@@ -338,8 +338,8 @@ TEST(a_learning_rate_of_nan_is_refused) {
     dt_ctx_destroy(c.ctx);
 }
 
-/* Else each step would compute its update twice. A decay that is added to the gradient lets a bound
- * that is only proven grow by a factor of thousands a step. */
+/* Else each step would compute its update twice. Some decays are added to the gradient. They let a
+ * bound that is only proven grow by a factor of thousands a step. */
 TEST(an_ordinary_step_is_proven_to_be_finite_and_needs_no_dry_pass) {
     const dt_optim_desc optims[] = {
         {.kind = DT_OPTIM_SGD, .momentum = 0.9, .weight_decay = 1e-4, .nesterov = true},

@@ -1,5 +1,5 @@
-/* One store, inputs of several shapes: replayed graphs against graphs that were made at those
- * shapes, training in turn, what does not fit, codes that are found again. Included by main.c. */
+/* One store, inputs of several shapes. Rebuilt graphs against graphs that were made at those
+ * shapes, training in turn, wrong shapes, codes that are found again. Included by main.c. */
 
 typedef struct shapes_net {
     dt_tensor x, image, label; /* sequences of 6 features; images of 3 channels; a class a sample */

@@ -1,5 +1,5 @@
-/* Functions made of ops at other shapes: each in a graph of L steps, replayed at other numbers of
- * them, must be the graph that is made at those. Included by main.c, behind test_shapes.c, whose
+/* Functions made of ops at other shapes. Each is in a graph of L steps, rebuilt at other numbers of
+ * them, and must be the graph that is made at those. Included by main.c, after test_shapes.c, whose
  * comparison of graphs it uses. */
 
 /* x, z: [L, 6]; t: [L] class numbers; w: a parameter [6], without samples. */
@@ -77,7 +77,7 @@
 static dt_tensor shapes_places(dt_tensor x) {
     return dt_cast(x, DT_I32);
 }
-/* [L, 6] as so many channels of images of 2 x 3. */
+/* [L, 6] as that number of channels of images of 2 x 3. */
 static dt_tensor shapes_picture(dt_tensor x, int64_t channels) {
     dt_tensor all = dt_reshape(x, dt_dims(-1, 2, 3));
     return dt_slice(all, 0, 0, channels);

@@ -1,5 +1,5 @@
-/* A host that traps floating-point exceptions, as engines and debuggers do: healthy calls do not
- * die of it, and its modes and flags are what they were. In a child, which a trap ends. */
+/* A host that traps floating-point exceptions, as engines and debuggers do. Healthy calls do not
+ * die of it, and its modes and flags stay the same. In a child, which a trap ends. */
 #define _GNU_SOURCE
 #include "dtrain.h"
 
@@ -21,7 +21,7 @@
 
 static int traps_in_fit, traps_in_sample;
 
-/* Of the unit that floats are computed in; fegetexcept() tells of the x87. */
+/* Of the unit that floats are computed in; fegetexcept() is about the x87. */
 static int traps_now(void) {
     return ~(int)_mm_getcsr() >> 7 & TRAPS;
 }

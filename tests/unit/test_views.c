@@ -1,6 +1,6 @@
-/* Training where gradients are views with gaps or repeated elements, and shapes that were made in
- * memory with something in it: the same bits on any number of replicas, and checkpoints that their
- * own model takes. Written against the public header, as a user would. */
+/* Training where gradients are views with gaps or repeated elements, and shapes in memory that is
+ * not zero. It has the same bits on any number of replicas, and checkpoints that their own model
+ * takes. Written against the public header, as a user would. */
 #include "dtrain.h"
 #include "harness.h"
 

@@ -1,8 +1,8 @@
 /* A Vulkan driver that does nothing, at once: what is left of a step is the host's own time. It
  * keeps as much state as callers need (sizes, mapped memory, fences) and counts calls. It knows the
- * answer of the one launch that a device computes when it is opened, or gives a wrong one. Handed
- * to a context by dt_ctx_desc.vulkan. For one thread, but while pipelines are made, behind the
- * implementation. */
+ * answer of the one launch that a device computes when it is opened. Or it gives a wrong one.
+ * Handed to a context by dt_ctx_desc.vulkan. For one thread, but while pipelines are made, after
+ * the implementation. */
 #ifndef DTRAIN_TESTS_STUB_VULKAN_H
 #define DTRAIN_TESTS_STUB_VULKAN_H
 
@@ -81,7 +81,7 @@ static void stub_free(const void *handle) {
     }
 }
 
-/* A command buffer, which goes with its pool. */
+/* A command buffer, which is freed with its pool. */
 static stub_object *stub_of(dti_VkCommandPool pool) {
     stub_object *owner = (stub_object *)(uintptr_t)pool, *o = stub_make(0);
     o->owned = owner->owned;
@@ -176,7 +176,7 @@ static dti_VkResult DTI_VKAPI stub_AllocateCommandBuffers(
 
 static void DTI_VKAPI stub_FreeCommandBuffers(dti_VkDevice device, dti_VkCommandPool pool,
                                               uint32_t count, const dti_VkCommandBuffer *list) {
-    (void)device, (void)pool, (void)count, (void)list; /* they go with the pool */
+    (void)device, (void)pool, (void)count, (void)list; /* they are freed with the pool */
     stub.calls[STUB_FreeCommandBuffers]++;
 }
 
@@ -184,7 +184,7 @@ static dti_VkResult DTI_VKAPI stub_AllocateDescriptorSets(dti_VkDevice device,
                                                           const dti_VkDescriptorSetAllocateInfo *i,
                                                           dti_VkDescriptorSet *out) {
     (void)device;
-    *out = (dti_VkDescriptorSet)i->descriptorPool; /* goes with the pool */
+    *out = (dti_VkDescriptorSet)i->descriptorPool; /* freed with the pool */
     STUB_DONE(AllocateDescriptorSets);
 }
 

@@ -1,5 +1,5 @@
 /* Steps started ahead: two under way at once give the bits of one at a time, on every device; what
- * a step that fails means for the one behind it; and which calls wait. Included by main.c. */
+ * a step that fails means for the one after it; and which calls wait. Included by main.c. */
 
 enum { AHEAD_BATCH = 4, AHEAD_IN = 5, AHEAD_STEPS = 12 };
 
@@ -243,8 +243,8 @@ static void ahead_micros_write(ahead_micros *c, int number, bool bad) {
     CHECK(!dt_program_write(c->program, c->e, e, sizeof e));
 }
 
-/* Step `step` in three micro-batches, of which `bad` has an infinite loss, and what each ends with:
- * all under way at once as far as there is room. */
+/* Step `step` in three micro-batches, of which `bad` has an infinite loss, and how each ends. All
+ * are under way at once as far as there is room. */
 static void ahead_micros_step(ahead_micros *c, int step, int bad, bool ahead, dt_result *results,
                               dt_report *reports) {
     uint32_t waited = 0;
@@ -306,7 +306,7 @@ TEST(micro_batches_in_flight_have_the_bits_of_one_at_a_time_and_stop_at_an_infin
         ahead_micros_of("vulkan:0");
 }
 
-/* ---- who waits for whom */
+/* ---- which waits for which */
 
 TEST(a_start_or_write_without_a_free_slot_waits_for_the_oldest_step_and_returns_its_error) {
     ahead_case c;
@@ -411,7 +411,7 @@ TEST(a_step_of_the_mlp_takes_under_20_us_of_host_time) {
 
 /* ---- how a step is waited for */
 
-static int wait_looks; /* so many find that the device is not ready yet */
+static int wait_looks; /* that number of calls find that the device is not ready yet */
 
 static dti_VkResult DTI_VKAPI wait_look(dti_VkDevice device, dti_VkFence fence) {
     (void)device, (void)fence;
@@ -419,7 +419,7 @@ static dti_VkResult DTI_VKAPI wait_look(dti_VkDevice device, dti_VkFence fence) 
     return wait_looks-- > 0 ? DTI_VK_NOT_READY : (dti_VkResult)0;
 }
 
-/* A step on a device of this kind, which is ready behind so many looks. */
+/* A step on a device of this kind, which is ready after that number of looks. */
 static void wait_counts(dti_VkPhysicalDeviceType type, int looks, uint64_t counts[2]) {
     ahead_case c;
     const dt_vulkan_desc vulkan = stub_vulkan();

@@ -1,9 +1,9 @@
-/* The Vulkan backend from inside: what needs no driver (hazards, the cache blob, folding, a loader
- * that is absent), then memory, segments, faults, loss and refusals on every driver that is
- * present, with the validation layer where it is installed: any message of it fails the test.
- * Included by main.c, after the implementation. */
+/* The Vulkan backend from inside. First come parts without a driver: hazards, the cache blob,
+ * folding, a loader that is absent. Then memory, segments, faults, loss and refusals on every
+ * driver that is present. The validation layer is used where it is installed: any message of it
+ * fails the test. Included by main.c, after the implementation. */
 
-/* What was logged; also of tests that run on the CPU when there is no Vulkan. */
+/* The logged text; also of tests that run on the CPU when there is no Vulkan. */
 typedef struct vulkan_log {
     int errors, warnings, validation;
     char last[1024];
@@ -75,7 +75,7 @@ TEST(vulkan_driver_without_a_loader_is_an_error_that_says_what_to_install) {
     const char *folder = temp_path("icd.d");
     char manifest[512];
     REQUIRE(mkdir(folder, 0700) == 0);
-    for (int there = 1; there >= 0; there--) { /* a text beside it is none */
+    for (int there = 1; there >= 0; there--) { /* a text beside it does not count */
         snprintf(manifest, sizeof manifest, "%s/driver.%s", folder, there ? "json" : "txt");
         FILE *file = fopen(manifest, "w");
         REQUIRE(file && !fclose(file));
@@ -115,7 +115,7 @@ static uint32_t vulkan_random(uint32_t *seed) {
     return *seed >> 16;
 }
 
-/* Whether every element that a copy writes lies in the stripe that is said of it. */
+/* Whether every element that a copy writes lies in its declared stripe. */
 static bool vulkan_stripe_holds(const dti_launch *l, const dti_vk_access *a) {
     const dti_args_map1 *c = &l->args.map1;
     for (uint32_t i = 0; i < c->n && a->period; i++) {
@@ -363,7 +363,7 @@ static bool vulkan_rig_open(vulkan_rig *rig, int index, dti_vk_options options) 
 static void vulkan_rig_close(vulkan_rig *rig) {
     if (rig->device)
         rig->device->backend->close(rig->device);
-    dti_vk_instance_destroy(rig->in); /* here the layer tells of objects that were left */
+    dti_vk_instance_destroy(rig->in); /* here the layer reports objects that were left */
     CHECK(rig->log.validation == 0);
     CHECK(rig->base.bytes_now == 0);
 }
@@ -757,8 +757,8 @@ TEST(vulkan_launch_of_more_than_65535_workgroups_reaches_its_end) {
     ON_EACH(vulkan_try_fold);
 }
 
-/* As the kernels do, for every kind of divisor: at its multiples, where a quotient is one too many
- * or too few first. */
+/* As the kernels do, for every kind of divisor: at its multiples, where a quotient is first one too
+ * many or too few. */
 static bool vulkan_divides(uint32_t d) {
     const uint32_t factor = dti_vk_divide_factor(d), top = 0x7fffffffu;
     uint32_t l = 0;
@@ -806,7 +806,7 @@ TEST(vulkan_shaders_unpack_to_whole_modules) {
     }
 }
 
-/* What spirv-val says of it; 0 where there is none. */
+/* What spirv-val says of it; 0 where there is no such one. */
 static int vulkan_validate(const uint32_t *words, size_t count) {
     const char *path = temp_write("module.spv", words, count * sizeof *words);
     char command[600];
@@ -1039,7 +1039,7 @@ static void vulkan_try_kernels(vulkan_rig *rig) {
         dti_VkPipeline first = 0, again = 0;
         uint32_t kernel = dti_vk_shaders[i].kernel, variant = dti_vk_shaders[i].variant;
         const bool sized = kernel == DTI_K_ATTENTION || kernel == DTI_K_ATTENTION_GRAD;
-        uint32_t spec[4] = {0, sized, sized, 0}; /* of no size there is none */
+        uint32_t spec[4] = {0, sized, sized, 0}; /* of no size there is no tile */
         if (variant)
             dti_vk_spec_of(&(dti_launch){.kernel = (uint16_t)kernel}, variant,
                            &(dti_grid_device){0}, spec);
@@ -1200,7 +1200,7 @@ typedef struct vulkan_conv {
     dti_args_conv a;
     uint32_t nx, nw, ny;
     float *x, *w, *y;          /* what is given: image, weight, gradient of the result */
-    float *to_x, *to_w, *to_y; /* what is made of the other two */
+    float *to_x, *to_w, *to_y; /* computed from the other two */
 } vulkan_conv;
 
 static void vulkan_conv_add(const vulkan_conv *v, const uint32_t at[5], uint32_t r, uint32_t s) {

@@ -1,5 +1,5 @@
 /* What replicas ask of the Vulkan backend, on every driver that is present and with the validation
- * layer where it is installed: the exchange arena, with several starts under way and one of them
+ * layer where it is installed. The exchange arena, with several starts under way and one of them
  * waited for; a device that is full, or lost in the middle of a step; and contexts in threads, each
  * with its own instance and device. Included by main.c, after test_vulkan.c. */
 
@@ -344,7 +344,7 @@ static dti_VkResult DTI_VKAPI exchange_no_buffer(dti_VkDevice device,
     return DTI_VK_ERROR_OUT_OF_DEVICE_MEMORY;
 }
 
-/* The refusal names what was to be made, its bytes, and what the device has. */
+/* The refusal names the object, its bytes, and the memory of the device. */
 static void exchange_check_refusal(vulkan_rig *rig, uint64_t held) {
     dti_vk_device *device = (dti_vk_device *)rig->device;
     dti_memory *m = NULL;
@@ -462,7 +462,7 @@ static dt_result replica_steps(dt_program *train, dt_tensor x, dt_tensor t) {
     return result;
 }
 
-/* A model of few kernels: SwiftShader compiles each anew in every context. */
+/* A model of few kernels: SwiftShader compiles each again in every context. */
 static dt_result replica_train(dt_ctx *ctx, const char *device, uint64_t *hash) {
     dt_graph *graph = NULL;
     dt_store *store = NULL;

@@ -1,6 +1,6 @@
-/* The variants of the matrix product on every driver: the same bits from each, within the bound of
- * a sum in double, with nothing read or written beyond the operands. Included by main.c, after
- * test_vulkan.c. */
+/* The variants of the matrix product on every driver. Each has the same bits, within the bound of a
+ * sum in double, and touches nothing beyond the operands. Included by main.c, after test_vulkan.c.
+ * */
 
 #ifndef DT_NO_VULKAN
 
@@ -250,8 +250,8 @@ typedef struct gemm_sums {
     uint32_t added;
 } gemm_sums;
 
-/* Products, with a bias and without, on either side of what is added; the last one's comes too
- * late. */
+/* Products, with a bias and without, on either side of the addend; the last one's comes too late.
+ * */
 static dt_graph *gemm_sums_graph(gemm_sums *s) {
     dt_graph *g = NULL;
     if (dt_graph_create(s->ctx, &g))
@@ -436,13 +436,13 @@ static void gemm_pack(const gemm_run *r, uint32_t halves, dt_dtype type, const f
             const uint16_t half = gemm_half(type, from[at + i]);
             memcpy((char *)(to + at) + i * sizeof half, &half, sizeof half);
         }
-        if (halves >> v & 1) /* what is behind them in the place is of no use */
+        if (halves >> v & 1) /* values after them in the place are not needed */
             memset((char *)(to + at) + 2 * gemm_elements(r, v), 0, 2 * gemm_elements(r, v));
     }
 }
 
-/* By f32 of the same numbers, rounded then, is what the variant gives of 16 bits: to the last bit,
- * and no neighbour is touched. */
+/* The variant of 16 bits gives the result of f32 on the same numbers, rounded then. It is equal to
+ * the last bit, and no neighbour is touched. */
 static void gemm_try_halves(vulkan_rig *rig, const gemm_case *c, uint32_t variant, uint32_t halves,
                             dt_dtype type) {
     gemm_run r;

@@ -4,8 +4,8 @@
 
 enum { HALVES_WORDS = 700 };
 
-/* Bits of floats of every kind, by turns: of any exponent, near what 16 bits still tell apart,
- * denormals of each type, infinities, NaN. `type` says how they are stored. */
+/* Bits of floats of every kind, by turns: of any exponent, near numbers that 16 bits still
+ * distinguish, denormals of each type, infinities, NaN. `type` says how they are stored. */
 static uint32_t halves_word(uint32_t i, dt_dtype type, uint32_t seed) {
     static const uint32_t odd[] = {0,          0x80000000, 0x7f800000, 0xff800000, 0x7fc00000,
                                    0xffc12345, 0x7f800001, 0x7f7fffff, 0x477fefff, 0x477ff000,
@@ -153,7 +153,7 @@ TEST(vulkan_maps_of_16_bits_are_the_cpus_within_a_rounding) {
     ON_EACH(halves_try_maps);
 }
 
-/* ---- kernels that the CPU has in f32 alone: by f32 of the same numbers, rounded then */
+/* ---- kernels that the CPU has only in f32: by f32 of the same numbers, rounded then */
 
 enum { HALVES_ROW_FLOATS = 2048 };
 
@@ -162,7 +162,7 @@ static float halves_number(uint32_t i) {
     return (float)((int)(i * 2654435761u >> 9) % 129 - 64) / 16.0f;
 }
 
-/* Of binding b n floats, or the same in its type, with 0 behind them. */
+/* Of binding b n floats, or the same in its type, with 0 after them. */
 static float *halves_data(const dti_launch *l, int b, const float *from, uint32_t n) {
     const dt_dtype type = (dt_dtype)l->dtype[b];
     float *data = vulkan_zeros(n);

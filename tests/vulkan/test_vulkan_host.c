@@ -1,5 +1,5 @@
-/* Inside a renderer: dtrain on the application's Vulkan device, on every driver that is present and
- * under the validation layer where it is installed. Compiled as an application's file is: it sees
+/* Inside a renderer: dtrain on the application's Vulkan device, on every driver that is present.
+ * The validation layer is used where it is installed. Compiled as an application's file is: it sees
  * dtrain.h and Khronos' header, and makes its device itself (vulkan_host.h). */
 #include "harness.h"
 
@@ -146,7 +146,7 @@ static void *host_render(void *arg) {
     return NULL;
 }
 
-/* The layer tells of a queue that two threads use at once. */
+/* The layer reports a queue that two threads use at once. */
 static void host_try_threads(host *h, uint32_t index) {
     dt_vulkan_desc desc = host_desc(h);
     host_job jobs[3] = {{.h = h}, {.h = h}, {.h = h}};

@@ -1,4 +1,4 @@
-/* Drivers without the loader: their manifests, also hostile ones, and the functions of a library
+/* Drivers without the loader: their manifests, also hostile ones. And the functions of a library
  * that is asked as the loader would. Included by main.c. */
 #ifndef DT_NO_VULKAN
 #include "fuzz/fuzz_manifest.c" /* fuzz_replay.h: test_checkpoint.c */
@@ -6,7 +6,7 @@
 enum { ICD_ROOM = 2 * DTI_VK_MANIFEST_PATH };
 
 typedef struct icd_case {
-    const char *text, *library; /* NULL: it is none */
+    const char *text, *library; /* NULL: it is not valid */
 } icd_case;
 
 TEST(vulkan_manifest_names_a_library_as_the_loader_reads_it) {
@@ -49,7 +49,7 @@ TEST(vulkan_manifest_that_is_hostile_names_nothing_beyond_its_bytes) {
     char library[ICD_ROOM];
     for (int i = 0; i < 20000; i++) {
         const size_t size = sizeof good - 1 - vulkan_random(&random) % 4 * (i % 3);
-        char *text = malloc(size + 1); /* so that a sanitizer sees a read behind it */
+        char *text = malloc(size + 1); /* so that a sanitizer sees a read after it */
         memcpy(text, good, size);
         for (int k = i % 4; k > 0; k--)
             text[vulkan_random(&random) % size] = (char)vulkan_random(&random);
@@ -109,7 +109,7 @@ static void icd_remove(const char *folder, const char *name) {
     CHECK(remove(path) == 0);
 }
 
-/* A file that is too large, or a folder, or cut, is none, and nothing of it is kept. */
+/* A file that is too large, or a folder, or cut, is ignored, and nothing of it is kept. */
 TEST(vulkan_manifest_file_that_is_damaged_is_ignored) {
     static const char good[] = "{\"ICD\": {\"library_path\": \"libx.so\"}}";
     char library[ICD_ROOM], *text = malloc(DTI_VK_MANIFEST_BYTES + 1);
@@ -141,8 +141,8 @@ static void icd_free(void *user, void *memory, size_t bytes) {
     free(memory);
 }
 
-/* Every allocation fails once: all is given back, and nothing is said of drivers, but that memory
- * ran out. True: it was not enough for a driver to be looked at. */
+/* Every allocation fails once. All is freed, and the only report is that memory ran out. True: it
+ * was not enough for a driver to be looked at. */
 static bool icd_starve(const char *folder, int left) {
     icd_memory memory = {left};
     const dt_allocator allocator = {icd_alloc, icd_free, &memory};

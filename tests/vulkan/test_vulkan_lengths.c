@@ -1,4 +1,4 @@
-/* Sums of every length on Vulkan, by the machine of test_lengths.c: each is right, or the driver
+/* Sums of every length on Vulkan, by the machine of test_lengths.c. Each is right, or the driver
  * that would end its loops has no such program. Included by main.c. */
 #ifndef DT_NO_VULKAN
 
@@ -79,7 +79,7 @@ TEST(vulkan_gradients_of_large_weights_over_many_rows_are_right) {
     vulkan_large_weights(device, 66000);
 }
 
-/* Of 6 products m x k x n, three a sample, with a plan for hardware: it has workgroups of their own
+/* Of 6 products m x k x n, three a sample, with a plan for hardware. It has workgroups of their own
  * for chunks of k, and launches that software has not. */
 static void vulkan_batched_product(const char *device, int64_t m, int64_t k, int64_t n) {
     const int64_t sizes[] = {6 * m * k, 6 * k * n, 6 * m * n};

@@ -1,6 +1,6 @@
-/* Elementwise kernels that take four elements at a time, on every device against plain loops: with
- * operands that lie so or not, repeated ones, and numbers of elements that are no fours. Included
- * by main.c. */
+/* Elementwise kernels that take four elements at a time, on every device against plain loops.
+ * Operands are aligned or not, some repeat, and some counts are not multiples of four. Included by
+ * main.c. */
 #ifndef DT_NO_VULKAN
 
 enum { MAPS_MOST = 64 };

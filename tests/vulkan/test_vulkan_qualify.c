@@ -1,5 +1,5 @@
-/* Fast kernels are checked where they run: on each driver the right ones are kept, a broken one is
- * struck, and the portable one runs in its place. Included by main.c, after test_vulkan.c. */
+/* Fast kernels are checked where they run. On each driver the right ones are kept, a wrong one is
+ * not used, and the portable one runs in its place. Included by main.c, after test_vulkan.c. */
 
 #ifndef DT_NO_VULKAN
 
@@ -52,7 +52,7 @@ static void qualify_break_gemm(dti_vk_device *device) {
 /* A clock that says what a test wants, of each variant. */
 static struct tune_clock {
     double first[DTI_VK_VARIANTS_MAX]; /* milliseconds of the first launch */
-    double then[DTI_VK_VARIANTS_MAX];  /* and of those after */
+    double then[DTI_VK_VARIANTS_MAX];  /* of those after */
     int runs[DTI_VK_VARIANTS_MAX];
 } tune_clock;
 
@@ -131,7 +131,7 @@ static uint8_t *qualify_verdict(dti_vk_device *device) {
     return &device->verdicts[DTI_K_GEMM][DTI_GEMM_32X32];
 }
 
-/* Who makes the launches of that one, and 1. */
+/* The maker of the launches of that one, and 1. */
 static uint8_t *qualify_chosen(dti_vk_device *device) {
     return &device->chosen[DTI_K_GEMM][DTI_GEMM_32X32];
 }
@@ -255,8 +255,8 @@ TEST(the_faster_of_two_right_variants_is_found_by_the_clock) {
     vulkan_rig_close(&rig);
 }
 
-/* A device that runs any workgroup, one that runs small ones, and one that has little to share: the
- * largest tile that fits, and not the portable variant. */
+/* A device that runs any workgroup, one that runs small ones, and one that has little shared
+ * memory. Each gets the largest tile that fits, and not the portable variant. */
 TEST(a_tile_that_is_too_large_for_a_device_is_replaced_by_a_smaller_one) {
     const dti_grid_device sizes[] = {{.invocations_max = 256, .shared_bytes = 32768},
                                      {.invocations_max = 128, .shared_bytes = 32768},
@@ -316,7 +316,7 @@ TEST(tiles_that_are_all_wrong_are_not_used) {
     vulkan_rig_close(&rig);
 }
 
-/* A part of the blob that says what was found, of another version or of another driver. */
+/* A part of the blob with results of another version or of another driver. */
 static void tune_try_others(char *blob, size_t bytes, size_t at, uint8_t flip) {
     blob[at] ^= (char)flip;
     qualify_open_choice(blob, bytes, DT_KERNEL_CHECK_ONCE, 0);

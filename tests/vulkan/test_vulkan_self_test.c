@@ -1,5 +1,5 @@
-/* A device that computes nothing, or wrong, is refused when it is opened: what drivers do so, and
- * what is left of the attempt. Included by main.c, after test_in_flight.c. */
+/* A device that computes nothing, or wrong values, is refused when it is opened. Which drivers do
+ * so, and what is left of the attempt. Included by main.c, after test_in_flight.c. */
 
 #ifndef DT_NO_VULKAN
 
@@ -69,7 +69,7 @@ TEST(training_on_a_device_that_computes_nothing_is_an_error_and_no_loss_of_zero)
     dt_ctx_destroy(c.ctx);
 }
 
-/* ---- a driver that is right but for its dispatches */
+/* ---- a driver that is right except for its dispatches */
 
 static dti_PFN_vkGetDeviceProcAddr self_test_proc;
 static dti_PFN_vkCmdDispatch self_test_dispatch;
@@ -102,7 +102,7 @@ static bool self_test_try(int index, uint32_t groups, bool no_unified) {
         rig.in->vk.GetDeviceProcAddr = self_test_find;
         CHECK(dti_vk_open(rig.in, index, &rig.device) == DT_ERROR_DEVICE && !rig.device);
         CHECK_CONTAINS(rig.base.error, rig.in->infos[index].name);
-        rig.in->vk.GetDeviceProcAddr = self_test_proc; /* it is opened once it is mended */
+        rig.in->vk.GetDeviceProcAddr = self_test_proc; /* it is opened once it is fixed */
         CHECK(dti_vk_open(rig.in, index, &rig.device) == DT_OK);
     }
     vulkan_rig_close(&rig);

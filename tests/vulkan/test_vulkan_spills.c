@@ -1,5 +1,5 @@
-/* What a driver reports of registers: a tile that spills is put aside, and nothing that a driver
- * says wrong, or not at all, is an error. Included by main.c, after test_vulkan_self_test.c. */
+/* A driver's reports of registers. A tile that spills is not used, and a wrong or missing report is
+ * never an error. Included by main.c, after test_vulkan_self_test.c. */
 
 #ifndef DT_NO_VULKAN
 

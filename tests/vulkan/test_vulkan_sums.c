@@ -1,10 +1,10 @@
-/* The kernels that sum rows and columns on Vulkan, where a sum is cut: on every driver, against the
- * CPU and against what one workgroup makes. Included by main.c. */
+/* The kernels that sum rows and columns on Vulkan, where a sum is cut. They are compared on every
+ * driver with the CPU, and with one workgroup. Included by main.c. */
 #ifndef DT_NO_VULKAN
 
 typedef struct sums_norm { /* a channel, or a group, of more than a chunk, or less */
     dti_args_norm a;
-    uint32_t pairs; /* floats behind the groups' own */
+    uint32_t pairs; /* floats after the groups' own */
     float *x, *dy, *w, *y[2], *stats[2], *scratch;
 } sums_norm;
 
@@ -149,14 +149,14 @@ static void sums_try_infinite(vulkan_rig *rig, sums_norm *r, float bad) {
     }
 }
 
-/* dx behind what lies in front of each operand; spec: RMS, and whether there are weights. */
+/* dx after the room before each operand; spec: RMS, and whether there are weights. */
 static void sums_norm_dx(vulkan_rig *rig, const sums_norm *r, const dti_args_norm *a,
                          const uint32_t spec[4], float *dx) {
     sums_run(rig, DTI_K_NORM_DX, a, spec, a->groups, (float *[4]){r->x, r->dy, r->w, dx},
              (uint32_t[4]){a->n + a->x_offset, a->n + a->x_offset, 2 * a->channels, a->n});
 }
 
-/* Shapes by a machine: by fours and not, in registers and beyond them, one channel an element or
+/* Shapes by a machine: by fours and not, in registers and beyond them. One channel an element, or
  * runs of them. Whole numbers from -9 to 9, so 1e-4 is some tens of their last bits. */
 static void sums_try_dx(vulkan_rig *rig, vulkan_rig *cpu, uint32_t seed) {
     static const uint8_t spatials[] = {1, 1, 4, 12, 7, 64};
@@ -170,7 +170,7 @@ static void sums_try_dx(vulkan_rig *rig, vulkan_rig *cpu, uint32_t seed) {
     sums_norm_make(&r, 3, groups * own, spatial, groups);
     dti_args_norm a = r.a;
     a.x_offset = a.dy_offset = seed % 7 == 6 ? 1 : seed % 7 == 5 ? 4 : 0;
-    a.n -= a.n / 3; /* so that there is room in front */
+    a.n -= a.n / 3; /* so that there is room before it */
     a.groups -= a.groups / 3;
     float *dx = vulkan_zeros(2 * a.n), *expected = dx + a.n;
     for (uint32_t mode = 0; mode < 4; mode++) {
@@ -354,7 +354,7 @@ TEST(the_gradient_of_a_cross_entropy_reuses_values_of_its_loss_with_the_same_bit
 
 /* ---- Products in chunks of k: side by side on what takes itself for a GPU */
 
-/* A step of 64 samples. *sums: launches that add what was made side by side. */
+/* A step of 64 samples. *sums: launches that add the results made side by side. */
 static bool chunks_step(dt_device_kind kind, uint64_t *hash, int *sums) {
     enum { ROWS = 64, WIDE = 784 };
     static float values[ROWS * WIDE];

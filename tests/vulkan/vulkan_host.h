@@ -1,4 +1,4 @@
-/* An application with a Vulkan device of its own, as small as it gets: an instance with the
+/* An application with a Vulkan device of its own, as small as it gets. It has an instance with the
  * validation layer where that is installed, one compute queue under a mutex, timeline semaphores,
  * buffers. Any message of the layer is counted and printed. */
 #ifndef DTRAIN_TESTS_VULKAN_HOST_H
@@ -121,7 +121,7 @@ static bool host_make_device(host *h, bool timeline) {
     return true;
 }
 
-/* The application on device number `index`; false: there is none. */
+/* The application on device number `index`; false: there is no such one. */
 static bool host_open(host *h, uint32_t index, bool timeline) {
     VkPhysicalDevice all[16];
     uint32_t count = 16;
@@ -139,7 +139,7 @@ static bool host_open(host *h, uint32_t index, bool timeline) {
 
 static void host_close(host *h) {
     if (h->device)
-        VK(h, vkDestroyDevice)(h->device, NULL); /* here the layer tells of what was left */
+        VK(h, vkDestroyDevice)(h->device, NULL); /* here the layer reports objects that were left */
     if (h->messenger)
         VK(h, vkDestroyDebugUtilsMessengerEXT)(h->instance, h->messenger, NULL);
     if (h->instance)
@@ -209,7 +209,7 @@ static void host_buffer_end(host *h, host_buffer *b) {
     VK(h, vkFreeMemory)(h->device, b->memory, NULL);
 }
 
-/* Copies `from` to the start of `to`, behind what wrote it: `wait` 1, or by a barrier alone. */
+/* Copies `from` to the start of `to`, after the writes to it: `wait` 1, or only by a barrier. */
 static void host_copy(host *h, VkSemaphore wait, const dt_vulkan_buffer *from, VkBuffer to) {
     VkCommandPoolCreateInfo pool_info = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
                                          .queueFamilyIndex = h->family};

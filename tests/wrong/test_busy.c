@@ -1,6 +1,7 @@
-/* Calls on what is in use: each public function, by its row of wrong_args.h, from each kind of
- * callback and from a second thread. It is refused, or it is one of those that are allowed there;
- * the call under way succeeds, its text stays, and everything does what it did before. */
+/* Calls on objects that are in use: each public function, by its row of wrong_args.h. They come
+ * from each kind of callback and from a second thread. It is refused, or it is one of those that
+ * are allowed there; the call under way succeeds, its text stays, and everything does what it did
+ * before. */
 #include "wrong/wrong_args.h"
 
 #include <pthread.h>
@@ -284,7 +285,7 @@ typedef struct busy_job {
     dt_trainer *trainer;
     dt_store *store;
     _Atomic bool ready; /* the trainer is known: samples are read as soon as it is made */
-    int calls, busy, other, warnings, told; /* calls that warnings tell of */
+    int calls, busy, other, warnings, told; /* calls that warnings are about */
     char warning[512];
 } busy_job;
 
@@ -608,7 +609,7 @@ TEST(a_read_that_fails_during_another_call_is_not_reported_as_refused) {
 typedef struct busy_meets {
     dt_comm *comm;
     dt_result here, beside, in_fit; /* the newest sum in a callback for a rate, on a second thread
-                                       meanwhile, and in a callback of a fit */
+                                     * meanwhile. Also in a callback of a fit */
     int rates, fits;
 } busy_meets;
 

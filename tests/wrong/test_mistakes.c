@@ -1,5 +1,5 @@
-/* What a newcomer does wrong, and reads then: each mistake is an error that names what is meant, in
- * the words of the caller's program. */
+/* A newcomer's mistakes, and the texts that they give. Each mistake is an error that names its
+ * object, in the words of the caller's program. */
 #include "dtrain.h"
 
 #include "harness.h"
@@ -86,7 +86,7 @@ TEST(a_wrong_op_is_cleared_and_a_trained_graph_takes_new_ones) {
     CHECK(!bench_step(&d));
     dt_graph_clear_error(d.graph);
     dt_graph_clear_error(NULL);
-    CHECK(is_nil(dt_add(d.y, wrong))); /* what it gave stays nil, and is told where it is used */
+    CHECK(is_nil(dt_add(d.y, wrong))); /* its result stays nil, and is reported where it is used */
     CHECK_CONTAINS(bench_error(&d), "input 2 is nil");
     dt_ctx_destroy(d.ctx);
 }
@@ -174,7 +174,7 @@ TEST(a_tensor_of_a_cleared_op_is_never_treated_as_nil) {
         case 9: dt_relu(gone); break;
         case 10: dt_batch_norm(d.x, nil, gone, mean, var, NULL); break;
         case 11: dt_sub(d.x, gone); break;
-        default: /* it is told where the other tensor is */
+        default: /* it is reported where the other tensor is */
             gone = dt_input(d.other, "far", DT_F32, dt_dims(3));
             gone = dt_softmax(gone, 7);
             dt_sub(gone, d.x);
@@ -377,7 +377,7 @@ TEST(a_layer_that_failed_does_not_reserve_its_name) {
         CHECK(!is_nil(bench_layer(&d, kind, "layer", false)));
         CHECK_STR(bench_error(&d), "no error");
         CHECK(!dt_store_create(d.graph, &(dt_store_desc){.device = "cpu"}, &store));
-        CHECK(dt_store_find(store, "layer.weight") == 2); /* behind fc's two */
+        CHECK(dt_store_find(store, "layer.weight") == 2); /* after fc's two */
         dt_ctx_destroy(d.ctx);
     }
 }
@@ -718,7 +718,7 @@ TEST(a_missing_gradient_names_both_tensors_and_the_reason) {
         CHECK(!strstr(bench_error(&d), "node"));
         dt_graph_clear_error(d.graph);
     }
-    CHECK(!is_nil(dt_gradient(d.loss, d.y))); /* of what is neither input nor parameter */
+    CHECK(!is_nil(dt_gradient(d.loss, d.y))); /* of a tensor that is neither input nor parameter */
     dt_ctx_destroy(d.ctx);
 }
 

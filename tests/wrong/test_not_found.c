@@ -1,5 +1,5 @@
-/* The -1 of a find: whoever uses it without a look gets an error that says which name there was
- * not, which one is near to it, and which there are. */
+/* The -1 of a find. A caller that uses it without a look gets an error with the missing name, the
+ * nearest one, and the list of all. */
 #include "temp.h"
 
 #include "dtrain.h"
@@ -34,7 +34,7 @@ static void sought_close(sought_job *j) {
     dt_ctx_destroy(j->ctx);
 }
 
-/* ---- who finds, and who uses what was found */
+/* ---- the function that finds, and the one that uses the result */
 
 static int sought_csv(sought_job *j, const char *name) {
     return dt_csv_find(j->csv, name);

@@ -1,6 +1,6 @@
-/* Two ranks of threads on one thread, which posts, tests, gives up and leaves in any order that a
- * seed says: handles of the other rank, handles that have ended, operations that do not match.
- * Nothing may crash, hang, leak or write behind a buffer; what fails says so with a text. */
+/* Two ranks of threads on one thread. It posts, tests, gives up and leaves in any order of a seed.
+ * Handles belong to the other rank or have ended, and operations do not match. Nothing may crash,
+ * hang, leak or write after a buffer; what fails says so with a text. */
 #include "wrong/wrong_args.h"
 
 #define SEEDS 2000

@@ -110,7 +110,7 @@ ROW(GRAPH, dt_einsum, ) {
     const dt_tensor all[6] = {F32(here.w), F32(here.w)};
     const dt_tensor *x = POINTER(all);
     int count = INT(2, 0, -1, 1, 3, 6);
-    wrong.silent = wrong.silent || !x || count < 1; /* there is no graph to tell */
+    wrong.silent = wrong.silent || !x || count < 1; /* there is no graph to report to */
     return NIL(
         dt_einsum(TEXT("ij,kj->ik", NULL, "", "ij,kj->il", "ij,j", "i..,kj", "ij,kj,"), x, count));
 }

@@ -117,7 +117,7 @@ ROW(GRAPH, dt_iota, ) {
     return NIL(dt_iota(OBJECT(here.graph), SHAPE(dt_dims(2, 3))));
 }
 
-/* What a function that returns nothing has told the graph. */
+/* The error that a function that returns nothing reported to the graph. */
 static dt_tensor wrong_graphs(const dt_graph *given) {
     return given && !dt_graph_error(given) ? here.x : (dt_tensor){0};
 }
@@ -207,7 +207,7 @@ ROW(GRAPH, dt_concat, ) {
     dt_tensor both[] = {F32(here.x), F32(here.z)};
     const dt_tensor *x = POINTER(both);
     int count = INT(2, 0, -1);
-    wrong.silent = wrong.silent || !x || count < 1; /* there is no graph to tell */
+    wrong.silent = wrong.silent || !x || count < 1; /* there is no graph to report to */
     return NIL(dt_concat(x, count, AXIS(0, 1)));
 }
 

@@ -1,5 +1,5 @@
-/* Calls in an order that nobody would write: from a seed, what there is is created, used and
- * destroyed at random, steps are begun and left, tensors of one graph are given to another, memory
+/* Calls in an order that nobody would write. From a seed, objects are created, used and destroyed
+ * at random, and steps are begun and left. Tensors of one graph are given to another, and memory
  * runs out. Nothing may crash or leak, and whatever fails says so with a text and leaves every
  * store as it was; at the end each store that is left still trains as a new one, bit for bit. */
 #include "wrong/wrong_args.h"
@@ -90,7 +90,7 @@ static dt_result lab_said(lab *l, dt_result result) {
     return result;
 }
 
-/* ---- What is gone with what */
+/* ---- The objects that end with each */
 
 static void lab_forget_store(lab *l, int store) {
     for (int i = 0; i < PROGRAMS; i++)

@@ -10,8 +10,7 @@
  * there is as it was; at last nothing is replaced, and the call must be taken. Then it is made with
  * memory for 0, 1, 2, ... allocations, until they suffice: what fails has a text, leaks nothing and
  * changes no value. What is not in a slot is right whatever its value is (NULL for a description,
- * any seed).
- * `./build.sh check calls` fails when a public function has no row. */
+ * any seed). `./build.sh check calls` fails when a public function has no row. */
 #ifndef DTRAIN_TESTS_WRONG_ARGS_H
 #define DTRAIN_TESTS_WRONG_ARGS_H
 
@@ -28,17 +27,17 @@
 typedef struct world {
     dt_ctx *ctx;
     dt_graph *graph;
-    dt_tensor x, z, label, index, image, signal, term; /* inputs and what is made of them */
+    dt_tensor x, z, label, index, image, signal, term; /* inputs and tensors computed from them */
     dt_tensor w, b, table, left, right, logits, loss, weights, weighted;
     dt_tensor volume, deep, kernel, kernel1, back, back1, bias, scale, mean, variance;
     dt_store *store;
     dt_program *train, *predict;
     dt_trainer *trainer;
     dt_comm *comm, *pair[2];
-    char text[1024]; /* the newest error that the logger was told */
+    char text[1024]; /* the newest error that the logger got */
     int errors;      /* how many */
     int held;        /* blocks of memory */
-    int until;       /* so many allocations more there are; -1: no end */
+    int until;       /* the number of allocations that are left; -1: no end */
     bool starved;    /* there was one too many */
 } world;
 
@@ -78,7 +77,7 @@ double wrong_number(const char *name, double valid, const double *bad, int count
 size_t wrong_bytes(const char *name, size_t valid);
 dt_shape wrong_shape(const char *name, dt_shape valid, bool axes);
 dt_comm_work wrong_work(const char *name, dt_comm_work valid);
-/* What else is wrong beside nil and what is no tensor of the graph. */
+/* What else is wrong, apart from nil and tensors of other graphs. */
 enum { WRONG_F32 = 1, WRONG_I32 = 2, WRONG_TERM = 4, WRONG_FOREIGN = 8, WRONG_NIL = 16 };
 dt_tensor wrong_tensor(const char *name, dt_tensor valid, int kinds);
 
@@ -142,7 +141,7 @@ answer wrong_nil(dt_tensor made);
 #define GIVES(...) ((__VA_ARGS__) ? TAKEN : NEUTRAL)
 #define DOES(...) ((__VA_ARGS__), NOTHING)
 
-/* What `here` must have before the call: made anew for each row, a graph for each call. */
+/* What `here` must have before the call: made again for each row, a graph for each call. */
 typedef enum wrong_level { GRAPH, STORE, TRAINER, COMM } wrong_level;
 
 typedef struct row {
