@@ -1,5 +1,5 @@
 /* Teaches a collective: an array is summed over all processes of a job, which join a group, do one
- * all-reduce and leave. Nothing here knows hosts, ports or keys, for whoever starts it says them:
+ * all-reduce and leave. Nothing here knows hosts, ports or keys, for the launcher sets them:
  *
  *     build/dtrun -n 4 build/allreduce        mpirun -n 4 build/allreduce
  *     srun -n 4 build/allreduce               torchrun --no-python ... build/allreduce

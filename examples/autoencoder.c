@@ -1,6 +1,6 @@
-/* Learns to say pictures of 16 x 16 pixels by 8 numbers: an autoencoder of ellipses that differ in
- * place, size, slope and brightness. Draws pictures that it has not seen above what it makes of
- * them.
+/* Learns to describe pictures of 16 x 16 pixels by 8 numbers. It is an autoencoder of ellipses that
+ * differ in place, size, slope and brightness. Draws pictures that it has not seen above what it
+ * makes of them.
  *     build/autoencoder [FOLDER [EPOCHS]]   writes autoencoder.png, and a log for dtplot */
 #define DT_IMPLEMENTATION
 #include "dtrain.h"
@@ -36,7 +36,7 @@ static void ellipse(float *to) {
     }
 }
 
-/* Pictures beside each other, and below each what was made of it. */
+/* Pictures beside each other, and below each its reconstruction. */
 static void draw(const char *folder) {
     static uint8_t bytes[2 * SIDE * SHOWN * SIDE];
     char path[600];

@@ -1,8 +1,8 @@
-/* Balances a pole on a cart by proximal policy optimization (Schulman et al. 2017): 8 carts are
- * driven by the present policy for 128 steps each, and clipped steps are made on what was seen. The
- * steps are a trainer's, so devices and ranks share each batch, with the same weights on all.
- * Physics: Barto, Sutton and Anderson, "Neuronlike adaptive elements ..." (1983), without friction.
- * An episode is lost at 12 degrees or 2.4 m, and ends at 500 steps; at a mean of 475 it is learnt.
+/* Balances a pole on a cart by proximal policy optimization (Schulman et al. 2017). 8 carts follow
+ * the present policy for 128 steps each. Then clipped steps are made on these samples. The steps
+ * are a trainer's, so devices and ranks share each batch, with the same weights on all. Physics:
+ * Barto, Sutton and Anderson, "Neuronlike adaptive elements ..." (1983), without friction. An
+ * episode is lost at 12 degrees or 2.4 m, and ends at 500 steps; at a mean of 475 it is learnt.
  *     build/cartpole [DEVICES [FOLDER]]      a log of the run, for dtplot
  *     build/cartpole cpu:2        build/dtrun -n 2 build/cartpole cpu        the same last line */
 #define DT_IMPLEMENTATION
@@ -111,8 +111,8 @@ static void drive(dt_program *act) {
     }
 }
 
-/* What was seen is new in each call: .no_prefetch. All ranks drive the same carts with the same
- * weights, so all have the same batch, of which each computes its part. */
+/* The samples are new in each call: .no_prefetch. All ranks drive the same carts with the same
+ * weights, so all have the same batch. Each computes its part of it. */
 static dt_trainer_desc steps_of_all(const char *devices, dt_comm *comm, const dt_optim_desc *adam) {
     return (dt_trainer_desc){
         .losses = {{losses[0]}, {losses[1]}, {losses[2], 0.01f}},
@@ -147,7 +147,8 @@ int main(int argc, char **argv) {
     dt_run_log *log = NULL;
     double mean = 0;
     uint64_t hash;
-    const dt_comm_desc job = dt_comm_desc_from_env(); /* alone, if nobody started it with others */
+    const dt_comm_desc job = dt_comm_desc_from_env(); /* a single process if no launcher started it
+                                                       * */
     const dt_result joined = dt_comm_create(&job, &comm);
     if (joined)
         stop(NULL, joined, dt_comm_error(comm));

@@ -1,7 +1,7 @@
 /* Teaches language: a GPT over bytes (learned positions, norms before each layer, GELU, tied
  * embeddings, as nanoGPT has it) learns a text and writes on. ./build.sh text brings a text;
- * any file will do. An epoch ends with the loss on the last tenth of the text, which training never
- * saw, and with a sample. Numbers: --epochs --steps (at most) --batch --context --layers --heads
+ * any file will do. An epoch ends with the loss on the last tenth of the text, which is not trained
+ * on. Then comes a sample. Numbers: --epochs --steps (at most) --batch --context --layers --heads
  * --width --lr --dropout --seed --batch-slices --length (of its text, in bytes). Words: --data FILE
  * --devices LIST --save FILE --load FILE --prompt TEXT */
 #include "dtrain.h"
@@ -104,7 +104,7 @@ typedef struct writer {
     dt_tensor x, logits;
 } writer;
 
-/* Behind an epoch, and where training ends within one. */
+/* After an epoch, and where training ends within one. */
 static dt_result tell(void *user, dt_fit_state *s) {
     const writer *w = user;
     dt_train_report r;

@@ -1,5 +1,5 @@
-/* Teaches data-parallel training: one program for one device, several, and several processes, with
- * the same weights from all of them, bit for bit, because the batch slices are the same:
+/* Teaches data-parallel training: one program for one device, several devices, and several
+ * processes. All give the same weights, bit for bit, because the batch slices are the same:
  *
  *     data_parallel cpu        data_parallel cpu:2        data_parallel vulkan:0,vulkan:1
  *     dtrun -n 2 data_parallel cpu        mpirun -n 4 data_parallel cpu:2
@@ -75,7 +75,7 @@ static void say(void *rank, dt_log_level level, const char *message) {
 int main(int argc, char **argv) {
     dt_ctx *ctx = NULL;
     dt_comm *comm = NULL;
-    dt_comm_desc job = dt_comm_desc_from_env(); /* alone, if nobody started it with others */
+    dt_comm_desc job = dt_comm_desc_from_env(); /* a single process if no launcher started it */
     dt_logger logger = {say, job.rank ? &job.rank : NULL};
     dt_result result = dt_comm_create(&job, &comm);
     if (result) {

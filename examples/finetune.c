@@ -1,7 +1,7 @@
-/* What was learnt for one task helps with another: a small convolutional network learns directions
- * of stripes from many pictures, and its body is saved; then a new head on that body, which stays
- * as it is, learns which of four pairs of directions cross, from 40 pictures. Beside it all of the
- * network learns the same from nothing.
+/* A network that learnt one task helps with another. A small convolutional network learns
+ * directions of stripes from many pictures, and its body is saved; then a new head on that body,
+ * which stays as it is, learns from 40 pictures. It learns which of four pairs of directions cross.
+ * Beside it all of the network learns the same from nothing.
  *     build/finetune [FOLDER]   the body is FOLDER/body.safetensors; logs are for dtplot */
 #define DT_IMPLEMENTATION
 #include "dtrain.h"

@@ -1,7 +1,7 @@
-/* GPT-2 as it is published (its tensors' names and shapes, as transformers writes them): reads the
- * weights, learns a text by LoRA (Hu et al., 2021: the weights stay, narrow products beside each
- * projection learn) and writes on, position by position from a cache. What was learned is a file
- * of its own, a few MB, under the names of Hugging Face's peft. Words: --model FILE
+/* GPT-2 as it is published (its tensors' names and shapes, as transformers writes them). It reads
+ * the weights, and learns a text by LoRA (Hu et al., 2021: the weights stay, narrow products beside
+ * each projection learn). Then it writes on, position by position from a cache. The trained part is
+ * a file of its own, a few MB, under the names of Hugging Face's peft. Words: --model FILE
  * (model.safetensors) --vocab FILE (vocab.json; without it a token is a byte) --data FILE (a text
  * to learn) --load FILE --save FILE (adapters) --prompt TEXT. Numbers: --steps --batch --context
  * --rank --lr --length --heads (0: width / 64) --seed */
@@ -108,8 +108,8 @@ static gpt2_sizes sizes_of(const char *path, const char **prefix) {
     s.rank = (int64_t)number[RANK];
     return dt_safetensors_close(w), s;
 }
-/* A file of more layers or parts would be another model: what it has under `prefix` is the store's,
- * but for masks, which older files have, and a head that is the table once more. */
+/* A file of more layers or parts would be another model. Its tensors under `prefix` belong to the
+ * store. Exceptions are masks, which older files have, and a head that is the table again. */
 static void no_more_than(dt_store *store, const char *path, const char *prefix) {
     const size_t skip = strlen(prefix);
     dt_safetensors *w;
@@ -152,7 +152,7 @@ static char *read_file(const char *path, size_t *size) {
     check(f && text && (*size = fread(text, 1, (1 << 26) - 1, f)) > 0, path, ": cannot be read");
     return fclose(f), text;
 }
-/* GPT-2 shows bytes that are no visible characters as others, from 256 on. */
+/* GPT-2 shows bytes without a visible character as others, from 256 on. */
 static char byte_of(int c) {
     int b = 0, other = 255;
     for (; b < 256; b++) {

@@ -1,7 +1,7 @@
-/* Forecasts a series by an LSTM that is trained by truncated backpropagation through time: the
- * series is cut into streams, which go on chunk by chunk, and each chunk begins with the state
- * in which the one before ended. Takes the last column of a CSV file and draws the forecast, as the
- * yearly sunspots of Debian's python3-statsmodels, 1700 to 2008:
+/* Forecasts a series by an LSTM that is trained by truncated backpropagation through time. The
+ * series is cut into streams, which continue chunk by chunk. Each chunk begins with the state in
+ * which the one before ended. Takes the last column of a CSV file and draws the forecast. An
+ * example is the yearly sunspots of Debian's python3-statsmodels, 1700 to 2008:
  *     cc -O2 lstm_series.c -lm -ldl -lpthread
  *     ./lstm_series /usr/lib/python3/dist-packages/statsmodels/datasets/sunspots/sunspots.csv */
 #define DT_IMPLEMENTATION
@@ -17,7 +17,7 @@ enum { LAYERS = 2, HIDDEN = 32, STEPS = 20, STREAMS = 4, MOST = 20000, STATE = L
 static dt_ctx *ctx;
 static dt_tensor x, target, h, c, forecast, loss;
 static dt_recurrent lstm;
-static float series[MOST], said[MOST]; /* said: what was forecast for a place */
+static float series[MOST], said[MOST]; /* said: the forecast of a place */
 
 static void check(dt_result result) {
     if (result == DT_OK)
@@ -84,7 +84,7 @@ static double train(dt_program *p, int n, int epoch) {
     return chunks ? sum / chunks : 0;
 }
 
-/* Value by value: each is told from those before; behind `known`, from what was told. */
+/* Value by value: each is forecast from those before; after `known`, from the forecasts so far. */
 static void tell(dt_program *p, int known, int n) {
     float states[2][STREAMS * STATE] = {{0}};
     for (int i = 0; i + 1 < n; i++) {
@@ -93,7 +93,7 @@ static void tell(dt_program *p, int known, int n) {
     }
 }
 
-/* The series in grey, with what was told of the future, and in red all that was told. */
+/* The whole series in grey, and in red the forecast from `known` on. */
 static void draw(const char *path, int known, int n) {
     FILE *file = fopen(path, "w");
     check(file ? DT_OK : DT_ERROR_IO);

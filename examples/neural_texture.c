@@ -1,6 +1,6 @@
-/* Teaches to live in a renderer: a network learns a picture on the application's own VkDevice while
- * each frame draws what it has learnt so far, out of the buffer that the network writes. Nothing is
- * copied: inputs, targets and output lie in buffers of the application, and one timeline semaphore
+/* Teaches to live in a renderer. A network learns a picture on the application's own VkDevice. Each
+ * frame draws what it has learnt so far, out of the buffer that the network writes. Nothing is
+ * copied: inputs, targets and output lie in buffers of the application. One timeline semaphore
  * orders a step of training and the drawing of a frame. Frames 0, 30 and 300 go to files.
  *     cc -O2 neural_texture.c -lm -ldl -lpthread; ./neural_texture [folder] */
 #define DT_IMPLEMENTATION
@@ -21,7 +21,7 @@ static void check(dt_result result) {
     exit(1);
 }
 
-/* The picture: rings in one colour, stripes in another, and a disc in front. */
+/* The picture: rings in one colour, stripes in another, and a disc on top. */
 static void paint(float *rgb) {
     for (int i = 0; i < TEXELS; i++, rgb += 3) {
         const float x = (float)(i % SIZE) / SIZE - 0.5f, y = (float)(i / SIZE) / SIZE - 0.5f;

@@ -1,6 +1,7 @@
-/* A GPT in stages on several devices: a small one learns to write down the bytes of this file's own
- * text, cut into as many stages as devices are named on all ranks, with 8 micro-batches a step. The
- * losses are the same to the last bit on any number of CPUs and ranks, and with any schedule.
+/* A GPT in stages on several devices. A small one learns to write down the bytes of this file's own
+ * text. It is cut into as many stages as devices are named on all ranks, with 8 micro-batches a
+ * step. The losses are the same to the last bit on any number of CPUs and ranks, and with any
+ * schedule.
  *
  *     pipeline_gpt cpu:3 [0 to 3: a dt_pipeline_schedule] [steps]
  *     dtrun -n 2 pipeline_gpt cpu */

@@ -1,6 +1,6 @@
-/* The renderer of neural_texture.c, headless: a VkDevice with one queue that draws and computes, an
- * image of FRAME_SIZE squared, a pipeline that draws a texture out of a buffer, and PNG files. It
- * knows nothing of dtrain. What goes wrong ends the program. */
+/* The renderer of neural_texture.c, headless. It has a VkDevice with one queue that draws and
+ * computes, and an image of FRAME_SIZE squared. A pipeline draws a texture out of a buffer, and PNG
+ * files are written. It knows nothing of dtrain. What goes wrong ends the program. */
 #ifndef VULKAN_FRAME_H
 #define VULKAN_FRAME_H
 

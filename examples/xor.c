@@ -1,4 +1,4 @@
-/* Teaches a model, a store and two programs that share it: one trains on all four cases of xor at
+/* Teaches a model, a store and two programs that share it. One trains on all four cases of xor at
  * once, the other predicts one case. A call that fails ends in one place.
  *     cc -O2 xor.c -lm -ldl -lpthread */
 #define DT_IMPLEMENTATION

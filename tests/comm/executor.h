@@ -2,8 +2,9 @@
  * chunk, in an order drawn from a seed, by the rules of schedule.h. Slots hold a window of chunks,
  * and are assigned once all their senders have posted. A stream without credits is permitted whole
  * when its receiver has posted. Short streams may come before that. It finds streams with different
- * ends, ranks that wait for ever, and steps that do not name what they wait for. It also finds
- * writes over bytes that are still to be sent, read or written by a step that does not come after.
+ * ends, ranks that wait for ever, and steps that miss their condition. It also finds writes over
+ * bytes that are still to be sent. And bytes that are read or written by a step that need not come
+ * after.
  * */
 
 enum { EXEC_RANKS = 33, EXEC_EARLY = DTI_EARLY_BYTES };

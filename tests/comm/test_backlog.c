@@ -1,4 +1,4 @@
-/* Bytes that were sent and are not acknowledged, on the simulated network: what a copy of them is
+/* Bytes that were sent and are not acknowledged, on the simulated network. What a copy of them is
  * made of, and when an operation may end. Bytes that are sent again are the first ones, although
  * the application has used its memory again. */
 
@@ -34,7 +34,7 @@ static void backlog_reset(sim_net *n, int a, int b) {
 }
 
 /* The number of BYE has no frame: where one would lie there is an old one. So a rank's last frame
- * to one that has left does not belong to the operation that it still has with others. */
+ * to one that has left does not belong to the operation that continues with others. */
 TEST(backlog_number_of_a_bye_keeps_no_old_frame) {
     enum { CHUNK = 4096, MANY = 300 * CHUNK, FEW = 3 * CHUNK };
     static uint8_t from[MANY], to[2][MANY];

@@ -244,7 +244,7 @@ TEST(rank_0_decides_link_costs_for_all_ranks) {
     CHECK(!n[0] && !n[1] && !n[2] && !n[3]);
 }
 
-/* Rank 1's memory ends at each allocation of measuring in turn: the join fails there, and at rank
+/* Rank 1's memory ends at each allocation of measuring in turn. The join fails there, and at rank
  * 0, which gets the error; both begin again. */
 static void choice_starving(proc *p) {
     meagre memory = {.left = -1};

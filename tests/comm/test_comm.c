@@ -1,6 +1,6 @@
-/* The parts that all transports share, and two transports: the check of arguments, comms of one
- * rank, and ranks that are threads. Expected values are computed here, from a formula for each
- * rank's input. */
+/* The parts that all transports share: the check of arguments and comms of one rank. And two
+ * transports, such as ranks that are threads. Expected values are computed here, from a formula for
+ * each rank's input. */
 
 #include <pthread.h>
 #include <stdatomic.h>

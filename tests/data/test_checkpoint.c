@@ -1,6 +1,6 @@
 /* Checkpoint files and folders: the same bits back, and every damage refused. A write may meet a
- * full disk, an error of any system call, a kill at any of them, or no memory. The folder's newest
- * is good in each case, and no file is left over. Included by main.c. */
+ * full disk, an error of any system call, a kill there, or no memory. The folder's newest is good
+ * in each case, and no file is left over. Included by main.c. */
 #include "temp.h"
 
 #include <dirent.h>

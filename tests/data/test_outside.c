@@ -1,6 +1,6 @@
-/* What the world outside the process does to it: paths that name no file, and files that differ
- * from their header or change while they are read. Links where a file is to be written, limits, and
- * fork. Included by main.c. */
+/* Effects of the world outside the process: paths that name no file, and files that change while
+ * they are read. Files that differ from their header. Links where a file is to be written, limits,
+ * and fork. Included by main.c. */
 #include "temp.h"
 
 #include <sys/resource.h>

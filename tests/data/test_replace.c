@@ -362,7 +362,7 @@ TEST(every_writer_replaces_only_the_file_of_its_path_and_keeps_its_rights) {
     }
 }
 
-/* ---- Files to append to: links are followed by the system, and a path that is not a file gives a
+/* ---- Files to append to. Links are followed by the system, and a path that is not a file gives a
  * text */
 
 static void repl_grow(void *arg) {

@@ -1,5 +1,5 @@
-/* Any bytes as a NumPy file, or an archive of them: read whole, or refused with a text and without
- * leaks. */
+/* Any bytes as a NumPy file, or an archive of them. It is read whole, or refused with a text and
+ * without leaks. */
 #include "fuzz/fuzz.h"
 
 static dt_result fuzz_npy(const uint8_t *data, size_t size) {

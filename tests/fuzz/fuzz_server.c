@@ -1,4 +1,4 @@
-/* A parameter server that gets any bytes from a peer with the key, and a worker whose server sends
+/* A parameter server that gets any bytes from a peer with the key. And a worker whose server sends
  * any bytes; without sockets: what their message servers would bring is made here. The server
  * lives, its values stay finite, and tickets hold together; then an honest worker trains with it.
  * Where no push of the others counted, the weights are those that it makes by itself. The worker
@@ -85,8 +85,8 @@ static int served_port(const dti_message_server *server) {
     return 0;
 }
 
-/* A push counts from the worker that has its ticket, of the values that belong to it, and if it is
- * finite. */
+/* A push counts from the worker that has its ticket, of the ticket's values, and if it is finite.
+ * */
 static void served_counts(const served_conn *c) {
     const dt_server *s = served_now->server;
     const dti_message *given = &served_given[c->process];

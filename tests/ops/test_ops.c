@@ -531,8 +531,8 @@ static void ops_write_inputs(ops_device *d, ops_model *m, ref_run *run, dt_progr
     }
 }
 
-/* What the rounding of the two to 16 bits may add: a unit in the last place, for values on two
- * sides of a tie. */
+/* What the rounding of the two to 16 bits may add. It is a unit in the last place, for values on
+ * two sides of a tie. */
 static double ops_storage_bound(dt_dtype dtype, double y) {
     return dtype == DT_BF16 ? 0x1p-7 * fabs(y) : dtype == DT_F16 ? 0x1p-10 * fabs(y) + 0x1p-24 : 0;
 }

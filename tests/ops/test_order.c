@@ -1,4 +1,4 @@
-/* The leading elements of rows of any length, their places and gradients, against sorting in C.
+/* The leading elements of rows of any length against sorting in C: values, places and gradients.
  * With equal elements, infinities and NaN, and at the limit of an axis. */
 #include "golden/golden.h"
 

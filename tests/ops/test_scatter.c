@@ -1,6 +1,6 @@
-/* The gradient of a table against a plain program of its order of additions, which must give its
- * bits on every device. Tables and indices are from a seed, with rows that many, one or no index
- * names. Included by main.c. */
+/* The gradient of a table against a plain program of its order of additions. Every device must have
+ * its bits. Tables and indices are from a seed, with rows that many, one or no index names.
+ * Included by main.c. */
 
 enum { SCATTER_CHUNK = 256 }; /* the shortest, in which a row's entries are added */
 

@@ -1,6 +1,6 @@
-/* Gradients of tables of which only touched rows are written, against the same programs with
- * .accumulate, which write and read all of them. Values, moments, gradients and reports have the
- * same bits, even if a store is loaded or copied between. Included by main.c. */
+/* Gradients of tables of which only touched rows are written. They are compared with the same
+ * programs with .accumulate, which write and read all of them. Values, moments, gradients and
+ * reports have the same bits, even if a store is loaded or copied between. Included by main.c. */
 
 enum {
     SPARSE_STEPS = 16,

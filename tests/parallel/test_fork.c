@@ -1,5 +1,5 @@
 /* Children of fork: threads, drivers and sockets are the parent's, and waiting for them never ends.
- * Each call that would do so is FORKED at once, memory is freed, and the parent continues as if
+ * Each call that would do so is FORKED at once, and memory is freed. The parent continues as if
  * nothing had been. On the public API. A way of computing is a row of the table below. */
 #include "parallel/train_processes.h"
 

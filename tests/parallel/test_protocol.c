@@ -256,7 +256,7 @@ static void *protocol_main(void *arg) {
     return NULL;
 }
 
-/* alone: only the rank with the fault */
+/* `alone`: only the rank with the fault */
 static bool protocol_run(const protocol_case *c, protocol_fault fault, protocol_rank ranks[2],
                          bool alone) {
     dt_comm *comms[2] = {NULL, NULL};

@@ -1,5 +1,5 @@
-/* A model that is split over tensor ranks (.tensor): the values of one device within rounding, and
- * the same bits in every run. Also the settings that it cannot be combined with. */
+/* A model that is split over tensor ranks (.tensor). It has the values of one device within
+ * rounding, and the same bits in every run. Also the settings that it cannot be combined with. */
 #include "train/train_model.h"
 
 #include "parallel/team_stack.h"

@@ -323,7 +323,7 @@ TEST(the_cpu_and_vulkan_share_the_state_of_a_job) {
 
 /* ---- updates on the host */
 
-/* By the processor's kernels, for any owners: 1, 2 and 3 replicas, with 2 and with 3, and one that
+/* By the processor's kernels, for any owners. 1, 2 and 3 replicas, with 2 and with 3, and one that
  * resumes from a file. All have the same bits of everything; and the CPU's within rounding. */
 TEST(updates_on_the_host_have_the_same_bits_for_any_number_of_devices) {
     static const int cases[] = {1, 2, 8, 5, 4, 6, 9, 0, 3, 7};

@@ -1,7 +1,7 @@
-/* Random jobs of training. From a seed come a model, an optimizer, a mesh of devices and ranks, and
- * how they train, as a row of numbers. Most fit together; a kind of its own does not, so that
- * refusals are drawn too. The job of a seed never changes with the machine. test_random_jobs.c
- * compares each job's results with the recorded ones. */
+/* Random jobs of training. A seed gives a row of numbers: a model, an optimizer, a mesh of devices
+ * and ranks, and how they train. Most fit together; a kind of its own does not, so that refusals
+ * are drawn too. The job of a seed never changes with the machine. test_random_jobs.c compares each
+ * job's results with the recorded ones. */
 #ifndef DTRAIN_TESTS_RANDOM_JOBS_H
 #define DTRAIN_TESTS_RANDOM_JOBS_H
 

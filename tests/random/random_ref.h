@@ -1,7 +1,7 @@
 /* What a random model gives in float64, and how far a device may be off. Every node of the
- * reference is shaken by the error that its own op may have (ops_bounds.h) and by the rounding of
- * its result. How far the end moves is the graph's condition. The gradients are held against finite
- * differences of the loss. */
+ * reference is shaken by the error of its own op (ops_bounds.h) and by the rounding of its result.
+ * How far the end moves is the graph's condition. The gradients are held against finite differences
+ * of the loss. */
 #ifndef DTRAIN_TESTS_RANDOM_REF_H
 #define DTRAIN_TESTS_RANDOM_REF_H
 
@@ -362,7 +362,7 @@ static void rnd_near_sum(const rnd_ref *r, const rnd_piece *pieces, int count, u
 }
 
 /* The error that mixed precision has by its meaning. It is the largest of that of the model and of
- * some neighbours, since a single one may by chance be small. */
+ * some neighbours. A single one may by chance be small. */
 static void rnd_expect_mixed(const rnd_ref *r, const rnd_piece *pieces, int count,
                              rnd_expected *e) {
     const size_t n = (size_t)r->total + 1;

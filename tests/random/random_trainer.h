@@ -1,7 +1,8 @@
-/* A random model in trainers. 1 to 4 replicas with the same batch slices give the same bits, also
- * with ZeRO, and after a checkpoint in the middle; and the first step's gradient is the reference's
- * of the same pieces. A pipeline of 2 to 4 stages, where the model can be cut, has the bits of one
- * device. So has a grid of pipelines over ranks. Part of random_run.h's job, in a file of its own.
+/* A random model in trainers. 1 to 4 replicas with the same batch slices give the same bits. So
+ * they do with ZeRO, and after a checkpoint in the middle; and the first step's gradient is the
+ * reference's of the same pieces. A pipeline of 2 to 4 stages, where the model can be cut, has the
+ * bits of one device. So has a grid of pipelines over ranks. Part of random_run.h's job, in a file
+ * of its own.
  * */
 #ifndef DTRAIN_TESTS_RANDOM_TRAINER_H
 #define DTRAIN_TESTS_RANDOM_TRAINER_H
@@ -221,8 +222,7 @@ static int rnd_pieces(const rnd_model *m, rnd_piece *pieces) {
     return count;
 }
 
-/* Whether a job that made all steps has the bits of another, and the same number of steps without a
- * target. */
+/* Whether a job that made all steps has another's bits and its number of steps without a target. */
 static void rnd_same(const rnd_job *j, const rnd_job *as, const char *what, rnd_fault *fault) {
     if (fault->text[0])
         return;

@@ -1,7 +1,6 @@
 /* Random jobs (random_jobs.h) with any product of replicas, stages and tensor ranks, and any stage
  * of ZeRO, also in shard groups. In the middle and at the end they have the bits of one device that
- * makes all steps from the first one on. A group of tensor ranks is then the same number of slices
- * of that device.
+ * makes all steps. A group of tensor ranks is then the same number of slices of that device.
  *
  *     DTRAIN_TEST_LONG=1 build/dtest random_products     2,000 of them
  *     DTRAIN_PRODUCT=17 build/dtest random_products      one alone, and says what it is */

@@ -1,5 +1,5 @@
-/* A fit's messages: which callback returned an error, faults before the first step, that nothing is
- * left to do, and why it gave up. Each failure is one line of the log, with a remedy. */
+/* A fit's messages: which callback returned an error, and faults before the first step. Also that
+ * nothing is left to do, and why it gave up. Each failure is one line of the log, with a remedy. */
 #include "parallel/train_processes.h"
 
 typedef struct told_log {

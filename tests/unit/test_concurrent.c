@@ -1,7 +1,7 @@
 /* Predictions between the segments of an open step (dt_program_desc.concurrent), and copies from
  * store to store. Random models, optimizers and orders of calls. Predictions have the bits of a
- * store that holds the last whole step, and the step has the bits of one by itself. Included by
- * main.c, after test_frame.c. */
+ * store that holds the last whole step. The step has the bits of one by itself. Included by main.c,
+ * after test_frame.c. */
 
 enum { CONC_BATCH = 6, CONC_ROWS = 3, CONC_IN = 8, CONC_OUT = 4 };
 

@@ -1,5 +1,5 @@
 /* Functions made of ops at other shapes. Each is in a graph of L steps, rebuilt at other numbers of
- * them, and must be the graph that is made at those. Included by main.c, after test_shapes.c, whose
+ * them. It must be the graph that is made at those. Included by main.c, after test_shapes.c, whose
  * comparison of graphs it uses. */
 
 /* x, z: [L, 6]; t: [L] class numbers; w: a parameter [6], without samples. */

@@ -757,8 +757,8 @@ TEST(vulkan_launch_of_more_than_65535_workgroups_reaches_its_end) {
     ON_EACH(vulkan_try_fold);
 }
 
-/* As the kernels do, for every kind of divisor: at its multiples, where a quotient is first one too
- * many or too few. */
+/* As the kernels do, for every kind of divisor. It is tried at multiples, where a quotient is first
+ * one too many or too few. */
 static bool vulkan_divides(uint32_t d) {
     const uint32_t factor = dti_vk_divide_factor(d), top = 0x7fffffffu;
     uint32_t l = 0;

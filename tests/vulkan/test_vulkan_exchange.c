@@ -1,5 +1,5 @@
-/* What replicas ask of the Vulkan backend, on every driver that is present and with the validation
- * layer where it is installed. The exchange arena, with several starts under way and one of them
+/* What replicas ask of the Vulkan backend, on every driver that is present. The validation layer is
+ * used where it is installed. The exchange arena, with several starts under way and one of them
  * waited for; a device that is full, or lost in the middle of a step; and contexts in threads, each
  * with its own instance and device. Included by main.c, after test_vulkan.c. */
 

@@ -4,7 +4,7 @@
 
 enum { HALVES_WORDS = 700 };
 
-/* Bits of floats of every kind, by turns: of any exponent, near numbers that 16 bits still
+/* Bits of floats of every kind, by turns. They are of any exponent, near numbers that 16 bits
  * distinguish, denormals of each type, infinities, NaN. `type` says how they are stored. */
 static uint32_t halves_word(uint32_t i, dt_dtype type, uint32_t seed) {
     static const uint32_t odd[] = {0,          0x80000000, 0x7f800000, 0xff800000, 0x7fc00000,

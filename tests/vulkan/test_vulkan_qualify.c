@@ -1,4 +1,4 @@
-/* Fast kernels are checked where they run. On each driver the right ones are kept, a wrong one is
+/* Fast kernels are checked where they run. On each driver the right ones are kept. A wrong one is
  * not used, and the portable one runs in its place. Included by main.c, after test_vulkan.c. */
 
 #ifndef DT_NO_VULKAN

@@ -1,5 +1,5 @@
-/* The -1 of a find. A caller that uses it without a look gets an error with the missing name, the
- * nearest one, and the list of all. */
+/* The -1 of a find. A caller that uses it without a look gets an error. It has the missing name,
+ * the nearest one, and the list of all. */
 #include "temp.h"
 
 #include "dtrain.h"

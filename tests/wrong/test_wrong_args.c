@@ -1,5 +1,5 @@
-/* The machine of wrong_args.h: its objects to call with, the bad values of each type, and the loop
- * over rows, slots and values. A crash is caught and is a failed check like any other. */
+/* The machine of wrong_args.h: its objects to call with, and the bad values of each type. And the
+ * loop over rows, slots and values. A crash is caught and is a failed check like any other. */
 #include "wrong/wrong_args.h"
 
 #include "temp.h"
