@@ -147,8 +147,8 @@ int main(int argc, char **argv) {
     dt_run_log *log = NULL;
     double mean = 0;
     uint64_t hash;
-    const dt_comm_desc job = dt_comm_desc_from_env(); /* a single process if no launcher started it
-                                                       * */
+    const dt_comm_desc job = dt_comm_desc_from_env(); /* a single process if no launcher started
+                                                       * it */
     const dt_result joined = dt_comm_create(&job, &comm);
     if (joined)
         stop(NULL, joined, dt_comm_error(comm));

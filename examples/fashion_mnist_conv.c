@@ -1,10 +1,12 @@
 /* Teaches images: convolution, pooling, dropout, residual blocks with batch norm, and a learning
  * rate that falls. Two networks learn Fashion-MNIST. One is that of PyTorch's MNIST example
- * ("cnn"), the other ResNet-20 of He et al. 2015 with 1x1 convolutions where the size changes
+ * ("cnn"). The other is ResNet-20 of He et al. 2015 with 1x1 convolutions where the size changes
  * ("resnet"). Parameters have the names that PyTorch's modules give them. fashion_mnist.c teaches
- * the rest of the way. Options: --model cnn|resnet --device NAME --devices LIST --threads N
- * --epochs N --dropout 0|1 --seed N --limit SAMPLES --batch-slices N --accumulate N --data FOLDER
- * --checkpoint FOLDER */
+ * the rest of the way. Options:
+ *
+ *     --model cnn|resnet --device NAME --devices LIST --threads N --epochs N --dropout 0|1 --seed N
+ *     --limit SAMPLES --batch-slices N --accumulate N --data FOLDER --checkpoint FOLDER
+ */
 #define DT_IMPLEMENTATION
 #include "dtrain.h"
 #include <signal.h>

@@ -1,6 +1,6 @@
-/* Fits a picture by a network that knows it only by its coordinates: SIREN (Sitzmann et al. 2020),
- * whose sines have a frequency of 30. The picture is a painted one; the picture is drawn at three
- * times its size. There the network decides what lies between its pixels.
+/* Fits a picture by a network that knows only coordinates: SIREN (Sitzmann et al. 2020), whose
+ * sines have a frequency of 30. The picture is a painted one; the picture is drawn at three times
+ * its size. There the network decides what lies between its pixels.
  *     build/fit_image [FOLDER [STEPS]]     writes target.png and learnt.png */
 #define DT_IMPLEMENTATION
 #include "dtrain.h"

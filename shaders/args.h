@@ -51,7 +51,7 @@
 
 /* c[i, j, m, n] = sum_k a[i, j, m, k] * b[i, j, k, n] (+ bias[n]), i < batch0, j < batch1.
  * chunk: this number of k is added in one chain, and chunks in ascending order; 0: all k are.
- * apart: i is no batch, but a part of this number of k, each with a result of its own, which
+ * apart: i is not a batch, but a part of this number of k. Each has a result of its own, which
  * PRODUCT_SUM adds; 0: i is a batch. */
 #define DTI_ARGS_GEMM                                                                              \
     DTI_U32 m;                                                                                     \
@@ -101,8 +101,8 @@
 
 /* Cross-entropy and accuracy over rows of logits [rows, classes] with targets [rows] (i32).
  * s: class weights, or in the gradient the seed times the class weights: s[c * s_stride]. Of each
- * row the loss may keep DTI_XENT_KEPT words behind the pairs: its maximum, the sum of exp(x -
- * maximum), and its target; t_offset of XENT_DX is where they begin. */
+ * row the loss may keep DTI_XENT_KEPT words after the pairs. They are its maximum, the sum of
+ * exp(x - maximum), and its target; t_offset of XENT_DX is where they begin. */
 #define DTI_XENT_KEPT 3
 #define DTI_ARGS_XENT                                                                              \
     DTI_U32 rows;                                                                                  \
@@ -160,7 +160,7 @@
 
 /* The gradient of a table with many indices (scatter.c). SORT: entries (key, place), `n` keys
  * and then `n` places, whose runs of `run` are sorted by key, become sorted runs of `made`; keys
- * above `keys` are taken for `keys`. spec0: 1 = the first pass, of keys alone, by place. */
+ * above `keys` are taken for `keys`. spec0: 1 = the first pass, only of keys, by place. */
 #define DTI_ARGS_SORT                                                                              \
     DTI_U32 n;                                                                                     \
     DTI_U32 keys;                                                                                  \
@@ -183,7 +183,7 @@
 
 /* y = keep(i) ? x * scale : 0 with keep = philox(i) < threshold; i counts over the global batch:
  * first + i + first_row * row_elements where the tensor has a sample axis (row_elements > 0).
- * spec0: skip elements are left out behind each run of `run`. A threshold of 0: y = the word as an
+ * spec0: skip elements are left out after each run of `run`. A threshold of 0: y = the word as an
  * odd number between +-2^23, times scale, + offset. */
 #define DTI_ARGS_DROPOUT                                                                           \
     DTI_U32 n;                                                                                     \
@@ -207,9 +207,9 @@
 /* The commit: `blocks` entries of the program's block table (see DTI_TABLE_*) from `first` on, 256
  * elements each. Offsets are in words of the state arena: counts of steps by parameter; shares by
  * parameter (0: none are made); pairs by entry, or words of rows by block. Of `moments` moments the
- * first one's element 0 lies at moment_fours, each next one stride_fours on, both in fours of words
- * and modulo 2^32: where a store has a part of the moments, only the sum with a four of that part
- * is a place. */
+ * first one's element 0 lies at moment_fours, each next one stride_fours on. Both are in fours of
+ * words and modulo 2^32. Where a store has a part of the moments, only the sum with a four of it is
+ * a place. */
 #define DTI_ARGS_COMMIT                                                                            \
     DTI_U32 blocks;                                                                                \
     DTI_U32 moments;                                                                               \
@@ -228,7 +228,7 @@
     DTI_F32 x_part;                                                                                \
     DTI_F32 z_part;
 
-/* Adafactor's factors f of a parameter of matrices of rows by cols, one behind the other; element i
+/* Adafactor's factors f of a parameter of matrices of rows by cols, one after the other; element i
  * has those of its row and its column, and the mean of its matrix, at row_offset, col_offset and
  * mean_offset. FACTORS: n words of f, of which `kept` lie in the state at moment_offset too, the
  * rest becomes 0; t_offset: the count of steps. DIVIDE: n elements of x. */
@@ -254,12 +254,13 @@
  * oh, ow], all contiguous:
  *   y[b, g, o, p, q] = sum over c, r, s of w[g, o, c, r, s] *
  *       x[b, g, c, p * stride_h - pad_h + r * dil_h, q * stride_w - pad_w + s * dil_w]
- * with x = 0 outside. The three kernels have the same fields: CONV_DX writes x from y and w
- * (its adjoint; x is taken whole, so positions that no window covers become 0), CONV_DW writes
- * partial sums of w, [cuts, splits, groups * co, ci, kh, kw]: part (j, i) over rows [oh * j / cuts,
- * oh * (j + 1) / cuts) of y, or as many columns where y has one row, of samples [n * i / splits,
- * n * (i + 1) / splits). If there are more cuts than rows, each row has cuts / oh pieces. z_offset:
- * of the bias (of the written image's channels) or of the mask (laid out as what is written). */
+ * with x = 0 outside. The three kernels have the same fields. CONV_DX writes x from y and w (its
+ * adjoint; x is taken whole, so positions that no window covers become 0). CONV_DW writes partial
+ * sums of w, [cuts, splits, groups * co, ci, kh, kw]. Part (j, i) is over rows [oh * j / cuts, oh *
+ * (j + 1) / cuts) of y. Where y has one row it is over that range of columns. Its samples are [n *
+ * i / splits, n * (i + 1) / splits). If there are more cuts than rows, each row has cuts / oh
+ * pieces. z_offset: of the bias (of the written image's channels) or of the mask (laid out as what
+ * is written). */
 #define DTI_ARGS_CONV                                                                              \
     DTI_U32 n;                                                                                     \
     DTI_U32 groups;                                                                                \
@@ -326,11 +327,10 @@
  * group is its channel where `batch` is 1 (all samples together), else e / cols: runs of cols
  * elements. cols: elements of one group in either case. stats: (mean, biased variance) of each
  * group; of RMS norm (0, mean of squares). w, b: by channel; s_offset: of stats; b_offset: of b,
- * and of what is written for it.
- * A group, or a channel, of more than DTI_NORM_CHUNK elements is summed in `chunks`, each by a
- * workgroup; their pairs lie from p_offset on, that of chunk i of group g at g * chunks + i. Up to
- * one chunk there are none. Workgroup number i * groups + g has chunk i of group g. by: of spatial,
- * channels and cols. */
+ * and of its result. A group, or a channel, of more than DTI_NORM_CHUNK elements is summed in
+ * `chunks`, each by a workgroup; their pairs lie from p_offset on, that of chunk i of group g at
+ * g * chunks + i. Up to one chunk they are missing. Workgroup number i * groups + g has chunk i of
+ * group g. by: of spatial, channels and cols. */
 #define DTI_ARGS_NORM                                                                              \
     DTI_U32 n;                                                                                     \
     DTI_U32 groups;                                                                                \
@@ -350,8 +350,8 @@
     DTI_U32 by[3];
 
 /* Running statistics: y[i] = keep * (first micro-batch of the step ? x[i] : y[i]) +
- * take * s[2 * i], i < n; then as many of a second vector (n2 = n, or 0), with their own take, from
- * s + 1. */
+ * take * s[2 * i], i < n; then n2 elements of a second vector (n2 = n, or 0), with their own take,
+ * from s + 1. */
 #define DTI_ARGS_RUNNING                                                                           \
     DTI_U32 n;                                                                                     \
     DTI_U32 n2;                                                                                    \
@@ -364,7 +364,7 @@
     DTI_U32 y_offset;                                                                              \
     DTI_U32 y2_offset;
 
-/* y = the elements of a, b and c one behind the other: up to a_end, b_end and n. Each is a row of
+/* y = the elements of a, b and c one after the other: up to a_end, b_end and n. Each is a row of
  * `cols` elements, or several that begin `stride` (modulo 2^32) apart. */
 #define DTI_ARGS_JOIN                                                                              \
     DTI_U32 n;                                                                                     \
@@ -417,7 +417,7 @@
 
 /* A recurrence over `steps` of `hidden` units, whose state has `size`. What is read: x (rows of
  * gates' sums) or, by the gradient, a sample's results; then weights, rows `w_row` apart (turned,
- * and back as they are), and behind them at e_offset the state's bias or the projection; then the
+ * and back as they are), and after them at e_offset the state's bias or the projection; then the
  * state before, or what flows to the results with it. *_sample: elements from a sample to the next.
  * flags: DTI_RECURRENCE_*. block: samples of a workgroup. */
 #define DTI_ARGS_RECURRENCE                                                                        \
@@ -496,7 +496,8 @@
 #define DTI_COPY_FILL_I32 4
 #define DTI_COPY_IOTA_F32 5 /* y[i] = i, the linear index */
 
-/* Walks of 2 to so many axes divide by factors on Vulkan, MAP1's of any: see lib/index.glsl. */
+/* Walks of 2 to this number of axes divide by factors on Vulkan, MAP1's of any: see
+ * lib/index.glsl. */
 #define DTI_WALK_QUICK 4u
 
 /* What a binding holds: two bits of the constant TYPES for each (lib/storage.glsl). */
@@ -519,7 +520,7 @@
 
 /* Epilogues, spec1 of GEMM, PRODUCT_SUM, CONV, CONV_DX, NORM, MAP2 and MAX_POOL_GRAD: what happens
  * to a result before it is written. RELU: x < 0 ? 0 : x, after the bias. RELU_GRAD: operand > 0 ?
- * x : 0, without a bias. ADD: x + operand, after the bias; of GEMM and PRODUCT_SUM alone. The
+ * x : 0, without a bias. ADD: x + operand, after the bias; only of GEMM and PRODUCT_SUM. The
  * operand is binding 3 (of MAX_POOL_GRAD: x, binding 0), laid out as the result. */
 #define DTI_EPILOGUE_NONE 0
 #define DTI_EPILOGUE_RELU 1
@@ -530,8 +531,9 @@
 #define DTI_BIAS 1
 #define DTI_BIAS_BESIDE 2
 
-/* GEMM in tiles, spec3: which operands are contiguous along k, which are loaded by fours along the
- * axis that is contiguous, whether C is stored so, and whether a workgroup makes several chunks. */
+/* GEMM in tiles, spec3: which operands are contiguous along k, and which are loaded by fours along
+ * the contiguous axis. Also whether C is stored so, and whether a workgroup makes several
+ * chunks. */
 #define DTI_GEMM_LIES_A_K 1u
 #define DTI_GEMM_LIES_B_K 2u
 #define DTI_GEMM_LIES_A_FOURS 4u
@@ -540,8 +542,8 @@
 #define DTI_GEMM_IN_CHUNKS 32u
 #define DTI_GEMM_WHOLE 64u /* each sum is of whole steps of k */
 
-/* CONV, CONV_DX and CONV_DW in tiles, spec3: whether four that follow each other are loaded and
- * stored at once: weights (of CONV_DW: y) along the axis that is summed, and what is written. */
+/* CONV, CONV_DX and CONV_DW in tiles, spec3: whether four neighbours are loaded and stored at once.
+ * These are weights (of CONV_DW: y) along the summed axis, and results. */
 #define DTI_CONV_LIES_A_FOURS 1u
 #define DTI_CONV_LIES_C_FOURS 2u
 #define DTI_CONV_ADJOINT 4u /* CONV_DX */
@@ -559,7 +561,7 @@
 /* NORM, spec0: y = (x - mean) / sqrt(var + eps), then ... */
 #define DTI_NORM_PLAIN 0
 #define DTI_NORM_SCALE 1  /* * w[channel] */
-#define DTI_NORM_AFFINE 2 /* * w[channel] + b[channel]; b lies `channels` elements behind w */
+#define DTI_NORM_AFFINE 2 /* * w[channel] + b[channel]; b lies `channels` elements after w */
 
 /* Elements that a workgroup sums: a multiple of 4. */
 #define DTI_NORM_CHUNK 4096
@@ -603,12 +605,12 @@
 /* CTC and CTC_GRAD, flags: an impossible target's loss is 0; lengths are bound. */
 #define DTI_CTC_ZERO 1u
 #define DTI_CTC_LENGTHS 2u
-/* The logarithm of 0 in sums, which keeps them finite; what lies below IMPOSSIBLE has come of it.
- * */
+/* The logarithm of 0 in sums, which keeps them finite; what lies below IMPOSSIBLE has come of
+ * it. */
 #define DTI_CTC_NONE 1e30
 #define DTI_CTC_IMPOSSIBLE 1e29
-/* What is kept of a sample: these, then its labels, then a row of cells for each step from the
- * first step on, then another from the last step back. */
+/* Kept of a sample: these, then its labels. Then a row of cells for each step from the first step
+ * on, then another from the last step back. */
 #define DTI_CTC_LOSS 0u
 #define DTI_CTC_COUNT 1u /* of labels in use */
 #define DTI_CTC_ALL 2u   /* log of the target's probability */
@@ -682,8 +684,8 @@
  * words; term i is the pair of f32 at DTI_STATUS_TERM(i), its own 256-byte line, so it can be
  * bound. */
 #define DTI_STATUS_FAULT 0 /* code of the first fault, 0xffffffff = none (only SCAN writes it) */
-/* 1 = something is not finite, or would be; DTI_ABORT_BEHIND = the step before this one, which it
- * was started behind, was aborted. Nothing was written. */
+/* 1 = something is not finite, or would be; DTI_ABORT_BEHIND = the step before this one, after
+ * which it was started, was aborted. Nothing was written. */
 #define DTI_STATUS_ABORT 1
 #define DTI_ABORT_BEHIND 2u
 #define DTI_STATUS_NORM 2               /* f32: 2-norm of the whole gradient before clipping */
@@ -699,16 +701,16 @@
 #define DTI_CONTROL_CHECK 2 /* 1 = the dry pass must look */
 /* What the dry pass found: the least 8 * parameter + DTI_BAD_*; DTI_BAD_NONE: nothing. */
 #define DTI_CONTROL_BAD 3
-/* Bits of the largest magnitude after the update, of trained weights (i = 0, set by the update) and
- * of each moment (set by the dry pass): in the order of the values, NaN and infinity above all
- * numbers. There are DTI_OPTIM_VALUES (lib/optim_body.h). */
+/* Bits of the largest magnitude after the update: of trained weights (i = 0, set by the update) and
+ * of each moment (set by the dry pass). They are in the order of the values, NaN and infinity above
+ * all numbers. There are DTI_OPTIM_VALUES (lib/optim_body.h). */
 #define DTI_CONTROL_LARGEST(i) (4 + (i))
 #define DTI_CONTROL_WORDS 256
 
 #define DTI_BAD_BEFORE 0 /* a weight or moment is not finite already */
 #define DTI_BAD_MOMENT 1 /* and up: the first moment, the second ... */
 #define DTI_BAD_WEIGHT 6
-#define DTI_BAD_FINE 7 /* of one element: it is none of these */
+#define DTI_BAD_FINE 7 /* of one element: it is finite */
 #define DTI_BAD_NONE 0xffffffffu
 
 /* ---- A program's block table: 4 words for each block of 256 elements that it updates. */
@@ -732,16 +734,16 @@
 /* Where in its row the block begins. */
 #define DTI_TABLE_PLACE_OF(word) ((word) >> 9)
 #define DTI_BLOCK 256
-/* Of gradients of which only touched rows are written, the state has a word for each block of the
+/* For gradients of which only touched rows are written. The state has a word for each block of the
  * arena, from pair_offset on. Row r of those that lie in the block, counted from the one that it
  * begins in, has this bit; where it is 0, so are the row's elements there. */
 #define DTI_ROW_BIT(r) (1u << ((r)&31u))
 
 /* COMMIT flags. Of CLIP_FINISH: losses must be finite (GRAD_NORM was run when blocks > 0); the
- * factor of gradients is negative. Of OPTIM: the dry pass, which computes the same and writes
- * DTI_CONTROL_BAD alone. Of OPTIM_TICK: nothing is counted, only told. Of OPTIM_PAIRS: the
- * direction of one parameter is made there; of it and OPTIM: it is given, in place of gradients. Of
- * OPTIM: nobody asks how large weights are. */
+ * factor of gradients is negative. Of OPTIM: the dry pass, which computes the same and writes only
+ * DTI_CONTROL_BAD. Of OPTIM_TICK: nothing is counted, only reported. Of OPTIM_PAIRS: the direction
+ * of one parameter is made there; of it and OPTIM: it is given, in place of gradients. Of OPTIM:
+ * nobody asks how large weights are. */
 #define DTI_COMMIT_LOSSES 1u
 #define DTI_COMMIT_DRY 2u
 #define DTI_COMMIT_TELL 4u

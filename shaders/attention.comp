@@ -1,9 +1,9 @@
 /* Attention and its gradients, by blocks of 32 queries and 32 keys (FlashAttention-2, Dao 2023). A
- * workgroup makes rows of queries (results, dq) over the keys they see, or rows of keys (dk, dv) over
- * all queries of their heads that see them. Weights of results are e^(score - the largest yet), and
- * sums are brought to each new largest; gradients make them again from their logarithms. No sum is
- * shared between workgroups, so all have one order. d and dv in blocks: spec1, spec2; what is made:
- * spec3. */
+ * workgroup makes rows of queries (results, dq) over the keys they see. Or it makes rows of keys
+ * (dk, dv) over all queries of their heads that see them. Weights of results are e^(score - the
+ * largest yet), and sums are brought to each new largest; gradients make them again from their
+ * logarithms. No sum is shared between workgroups, so all have one order. d and dv in blocks:
+ * spec1, spec2; the results: spec3. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
@@ -146,9 +146,9 @@ void find_shares(uint first, bool last, uint turn)
     barrier();
 }
 
-/* Adds the sums of a span of blocks to those of the spans before, so that none is of many terms. A loop
- * that clears what it reads holds both: of two parts that is more than Intel's registers. Of one part
- * its scheduler does better so. */
+/* Adds the sums of a span of blocks to those of the spans before. So no sum has many terms. A loop
+ * that clears what it reads holds both: of two parts that is more than Intel's registers. Of one
+ * part its scheduler does better so. */
 void store(uint unit, uint first, uint all, bool again)
 {
     uint q_all = HEADS * args.d, k_all = KV_HEADS * args.d, v_all = KV_HEADS * args.dv;

@@ -1,6 +1,6 @@
 /* The average of weights, a block a workgroup: a = a + part * (w - a), as lerp in optim_body.h has
- * it, or the weight itself where the part is 1. Nothing where it is 0 or the step is
- * aborted; buffers are not averaged. */
+ * it. Where the part is 1, it is the weight itself. Nothing where it is 0 or the step is aborted;
+ * buffers are not averaged. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"

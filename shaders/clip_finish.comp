@@ -1,7 +1,7 @@
-/* Decides over the step: sums the pairs of grad_norm to the norm of the whole gradient, aborts when
- * a gradient (or, DTI_COMMIT_LOSSES, a loss) is not finite, sets the factor of the clipping, and
- * asks for the dry pass where the norm does not prove that the update is finite. Behind an aborted
- * step, which nobody has looked at yet, aborts too. One workgroup.
+/* Decides over the step. It sums the pairs of grad_norm to the norm of the whole gradient. It
+ * aborts when a gradient (or, DTI_COMMIT_LOSSES, a loss) is not finite, and sets the factor of the
+ * clipping. It asks for the dry pass where the norm does not prove that the update is finite. After
+ * an aborted step, which no one has looked at yet, it aborts too. One workgroup.
  * torch.nn.utils.clip_grad_norm_: min(1, max_norm / (norm + 1e-6)). */
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -33,8 +33,8 @@ float bad_losses(uint lane)
     return bad;
 }
 
-/* Eight pairs are on their way before the first is added: one workgroup walks over all blocks, and
- * waits for memory alone. */
+/* Eight pairs are on their way before the first is added. One workgroup walks over all blocks, and
+ * waits only for memory. */
 vec2 sum_of(uint lane, vec2 sum)
 {
     const uint AHEAD = 8u;

@@ -2,13 +2,13 @@
  *   y[b, g, o, p, q] = sum over c, r, s of w[g, o, c, r, s] *
  *                      x[b, g, c, p * stride_h - pad_h + r * dil_h, q * stride_w - pad_w + s * dil_w]
  * (+ bias, + ReLU; or its mask), and the adjoint by x, a gather, whose positions a stride apart have
- * the same taps and read neighbours. Bindings are what is read, w, and what is made.
+ * the same taps and read neighbours. Bindings are the source, w, and the result.
  *
- * An invocation makes CHANNELS channels of 8 positions, which run on over rows and images, and adds
- * over source channel, tap row and tap column, in this order: a value per position and a weight per
- * channel for all their products. With SLIDE a tile stays in one row, and the taps of a row, which
- * lie side by side, share its loads: a software driver pays for loads. The row of the kernel chooses
- * both: see dti_conv_tile in conv_grid.c. */
+ * An invocation makes CHANNELS channels of 8 positions, which run on over rows and images. It adds
+ * over source channel, tap row and tap column, in this order. A value per position and a weight per
+ * channel serve all their products. With SLIDE a tile stays in one row. The taps of a row, which
+ * lie side by side, share its loads, as a software driver pays for loads. The row of the kernel
+ * chooses both: see dti_conv_tile in conv_grid.c. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
@@ -102,7 +102,7 @@ void add_row(uint source, uint r)
     }
 }
 
-/* One loop over all taps: a software driver keeps the sums in memory, and each loop around them
+/* One loop over all taps. A software driver keeps the sums in memory, and each loop around them
  * costs a masked copy of all. */
 void multiply()
 {

@@ -1,6 +1,6 @@
-/* The adjoint of conv by w, in parts: w[i, g, o, c, r, s] = sum over the samples b of part i and
+/* The adjoint of conv by w, in parts. w[i, g, o, c, r, s] = sum over the samples b of part i and
  * over its p, q of y[b, g, o, p, q] * x[b, g, c, p * stride - pad + r * dil, ...]. An invocation
- * makes 8 output channels of 8 weights, which run on over c, r and s, and goes over b, p, q in
+ * makes 8 output channels of 8 weights, which run on over c, r and s. It goes over b, p, q in
  * order. conv_dw_tile.comp is the same for GPUs. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -56,7 +56,7 @@ void add_position(uint b, uint p, uint q)
     }
 }
 
-/* One loop over all positions: a software driver keeps the sums in memory, and each loop around
+/* One loop over all positions. A software driver keeps the sums in memory, and each loop around
  * them costs a masked copy of all. */
 void add_part()
 {

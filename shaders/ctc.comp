@@ -1,13 +1,13 @@
 /* Connectionist temporal classification.
  *
- * ctc: of a sample, the logarithms of the probability of all
- * beginnings of its target after each step, by one workgroup, and of all ends, which are beginnings
- * of what is turned around, by the next. Cells: the labels with blanks around each of them; those of
- * a step are the invocations' in turn. What is kept is in args.h; see src/op/families/ctc.c.
+ * ctc, of a sample: one workgroup makes the logarithms of the probability of its target's
+ * beginnings after each step. The next one makes those of all ends, which are beginnings of the
+ * reversed target. Cells: the labels with blanks around each of them; those of a step are the
+ * invocations' in turn. What is kept is in args.h; see src/op/families/ctc.c.
  *
- * ctc_grad: the gradient in a step's log-probabilities: of each class -dy times the share of the
- * target's paths that go through it then, from what ctc kept: a workgroup for each step of a sample.
- * A label that comes again is the first one's to add up, in order. */
+ * ctc_grad: the gradient in a step's log-probabilities. For each class it is -dy times the share of
+ * the target's paths that go through it then. It uses the values that ctc kept, with a workgroup
+ * for each step of a sample. A label that comes again is the first one's to add up, in order. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
@@ -25,7 +25,7 @@ layout(binding = 3) coherent buffer buffer_y { float y[]; };
 const uint LANES = 128u;
 const float NONE = -DTI_CTC_NONE;
 uint lane, from, labels_at, to, width, steps, count, cells;
-bool back, wrong; /* wrong: a label is no class, or the blank */
+bool back, wrong; /* wrong: a label is out of range, or the blank */
 
 void open_sample(uint sample_index)
 {
@@ -76,7 +76,7 @@ uint place_of(uint s)
     return back ? cells - 1u - s : s;
 }
 
-/* Cell s before the walk's step i. Before the first all is in front of cell 0. */
+/* Cell s before the walk's step i. Before the first step all is before cell 0. */
 float before(uint i, int s)
 {
     if (i == 0u)
@@ -205,7 +205,8 @@ void grad_row(uint row)
             named += share(2u * k + 1u, class_of(k));
     }
     blanks = dti_group_sum(blanks, count + 1u, 0u);
-    d /= blanks + dti_group_sum(named, count + 1u, 1u); /* which is 1 but for what all cells are off */
+    d /= blanks + dti_group_sum(named, count + 1u, 1u); /* which is 1 except for what all cells are
+                                                         * off */
     for (uint c = lane; c < args.classes; c += LANES)
         y[to + c] = on && c == args.blank ? d * blanks : 0.0;
     memoryBarrierBuffer();

@@ -1,6 +1,6 @@
-/* y[i, :] = table[index[i], :]: an invocation for each element of y, or four of a row that follow
- * each other (spec2), words as they are, or
- * floats rounded to 16 bits. An index outside the table gives NaN. */
+/* y[i, :] = table[index[i], :]. An invocation makes each element of y, or four neighbours of a row
+ * (spec2). They are words as they are, or floats rounded to 16 bits. An index outside the table
+ * gives NaN. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"

@@ -1,8 +1,8 @@
-/* C = A B (+ bias per column, + epilogue), batched, any strides of A and B: the variant
- * without shared memory, for devices that keep "shared" memory in plain memory (software drivers,
- * Mali). An invocation keeps 8 x 8 of C in registers, or 4 x 8, and goes over k in order. Chunks of
- * k are added in C. Software drivers pay for each load, not for its width, so there is a loop for
- * each usual layout whose runs of 4 can be loaded as a vec4, and a plain one for what remains. There
+/* C = A B (+ bias per column, + epilogue), batched, any strides of A and B. It is the variant
+ * without shared memory. It serves devices that keep "shared" memory in plain memory (software
+ * drivers, Mali). An invocation keeps 8 x 8 of C in registers, or 4 x 8, and goes over k in order.
+ * Chunks of k are added in C. Software drivers pay for each load, not for its width. So each usual
+ * layout whose runs of 4 can be loaded as a vec4 has a loop. A plain loop serves the others. There
  * must be as many invocations as tiles. */
 #version 450
 #extension GL_GOOGLE_include_directive : require

@@ -1,6 +1,6 @@
 /* C = A B (+ bias per column, + epilogue), batched, any strides of A and B: of few columns or
- * few rows. spec2 is the workgroup (product_grid.c): BM x BN of C, an invocation for each element and
- * for each of SIDES chunks of k, which are made beside each other and added in ascending order. */
+ * few rows. spec2 is the workgroup, BM x BN of C (product_grid.c). Each element and each of SIDES
+ * chunks of k has an invocation. Chunks are made beside each other and added in ascending order. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"

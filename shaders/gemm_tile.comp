@@ -1,8 +1,8 @@
 /* C = A B (+ bias per column, + epilogue), batched, any strides of A and B: the variants
  * that share operands in a workgroup's memory (lib/product.glsl; spec2 is from product_grid.c). The
  * next step's operands lie in registers while this one's are summed, so that a step waits for no
- * memory. spec3 tells how operands lie, DTI_GEMM_LIES_*: a load of four goes along whichever axis is
- * contiguous. Chunks of k are added in C. */
+ * memory. spec3 says how operands lie, DTI_GEMM_LIES_*: a load of four goes along the contiguous
+ * axis. Chunks of k are added in C. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
@@ -116,7 +116,7 @@ void load(uint a_base, uint b_base, uint row, uint col, uint left)
     }
 }
 
-/* Here, behind the sums, the loaded values are needed for the first time. */
+/* Here, after the sums, the loaded values are needed for the first time. */
 void keep(uint side, uint left)
 {
     [[unroll]] for (uint i = 0u; i < LOADS_MAX; i++) {
@@ -175,7 +175,7 @@ void multiply(uint a_base, uint b_base, uint row, uint col, uint left)
 {
     product_start(lane);
     start(a_base, b_base, row, col);
-    /* No branch between a load and its use: compilers would move the load behind the sums. In the
+    /* No branch between a load and its use: compilers would move the load after the sums. In the
      * last step it lies beyond the end. */
     uint steps = (left + BK - 1u) / BK, side = 0u;
     load(a_base, b_base, row, col, left);

@@ -1,5 +1,5 @@
-/* Up to three runs of words, or rows of words, one behind the other: vectors that a kernel with 4
- * bindings shall find in one of them. */
+/* Up to three runs of words, or rows of words, one after the other. They are vectors that a kernel
+ * with 4 bindings shall find in one of them. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"

@@ -1,7 +1,7 @@
 /* dw[c] = sum of dy * xhat and db[c] = sum of dy over the elements of channel c: a run of `spatial`
  * in each sample. A workgroup per chunk of a channel, or (spec2 = 1, spatial = 1) of 4 channels. dw
- * lies from y_offset on, db from b_offset; of channels in chunks the pairs are written, and zeros
- * for the 5 values of each channel from the start on, which norm_finish makes. */
+ * lies from y_offset on, db from b_offset; of channels in chunks the pairs are written. So are
+ * zeros for the 5 values of each channel from the start on, which norm_finish makes. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"

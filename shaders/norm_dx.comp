@@ -1,8 +1,9 @@
-/* The gradient of layer, group and RMS normalisation by x, a workgroup per group of N = cols
+/* The gradient of layer, group and RMS normalisation by x. A workgroup has a group of N = cols
  * elements, with g = dy * w[channel] (spec1; else g = dy):
  *   dx = rstd (g - mean(g) - xhat mean(g xhat)), without mean(g) where spec0 = 1 (RMS).
- * The statistics are made again. Where all lies so an invocation has four elements at a time, and
- * keeps its first ones in registers: up to HELD fours for each, x and dy are read once. */
+ * The statistics are made again. Where all operands permit it an invocation has four elements at a
+ * time, and keeps its first ones in registers. Up to HELD fours for each, x and dy are read
+ * once. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"

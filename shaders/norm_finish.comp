@@ -1,6 +1,6 @@
 /* From chunks to groups, a workgroup per group or channel (spec0, DTI_NORM_FINISH_*): the pairs of
- * norm_stats to statistics; those of norm_dw to dw and db, and beside these in binding 0, from its
- * start on, to what batch_dx reads: [stats|dw|db|w], w where spec1 = 1. */
+ * norm_stats to statistics; those of norm_dw to dw and db. Beside these in binding 0, from its
+ * start on, it writes the inputs of batch_dx: [stats|dw|db|w], w where spec1 = 1. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"

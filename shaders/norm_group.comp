@@ -4,9 +4,9 @@
  * squares), in binding 1; of a group in chunks their pairs, and zeros for its own. A workgroup per
  * chunk.
  *
- * norm_group: norm.comp where a workgroup has one group, or a chunk of it: it makes the group's
- * statistics (spec2, DTI_NORM_GROUP_WHOLE), or joins those of its chunks, writes them and goes on to
- * y. Of a group of at most HELD fours for each invocation x is read once. */
+ * norm_group: norm.comp where a workgroup has one group, or a chunk of it. It makes the group's
+ * statistics (spec2, DTI_NORM_GROUP_WHOLE), or joins those of its chunks. Then it writes them and
+ * goes on to y. Of a group of at most HELD fours for each invocation x is read once. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"

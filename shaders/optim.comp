@@ -1,10 +1,12 @@
 /* The update of one block of parameters per workgroup by the optimizer spec0 of optim_body.h. An
  * invocation has 4 elements at a time. A block that is not trained takes the value that lies as
  * its gradient. Writes nothing when the step is aborted. t is counted afterwards, by optim_tick.
- * The dry pass (DTI_COMMIT_DRY) is the same program, so that its arithmetic is the same too: it
- * looks at what would be written, and only where clip_finish asked for it. spec1, DTI_OPTIM_ROW_SPARSE: of
- * some parameters rows without a gradient are left alone; of those only weights are looked at, but
- * where a word says which they are (_SPARSE) and nobody asks how large: then they are not read. */
+ * The dry pass (DTI_COMMIT_DRY) is the same program, so that its arithmetic is the same too. It
+ * looks at the values to be written, and only where clip_finish asked for it. spec1,
+ * DTI_OPTIM_ROW_SPARSE: of some parameters rows without a gradient are left alone; of those only
+ * weights are looked at. Where a word names touched rows (_SPARSE) and the largest value is not
+ * needed, they are not
+ * read. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
@@ -69,8 +71,8 @@ shared uint rows_used[DTI_BLOCK];
 
 #include "lib/rows.glsl"
 
-/* Which of the rows that lie in a block have a gradient, of those that may: all of such a row is
- * looked at, also what lies in other blocks. */
+/* Which rows of a block have a gradient, of those that may. All of such a row is looked at, also
+ * its part in other blocks. */
 void find_rows(uint first, uint cols, uint rows, uint may)
 {
     for (uint r = gl_LocalInvocationID.x; r < rows; r += gl_WorkGroupSize.x)
@@ -79,7 +81,7 @@ void find_rows(uint first, uint cols, uint rows, uint may)
     for (uint e = gl_LocalInvocationID.x; e < rows * cols; e += gl_WorkGroupSize.x) {
         uint at = first + e;
         if ((may & DTI_ROW_BIT(e / cols)) != 0u && (floatBitsToUint(grads[at >> 2][at & 3u]) & 0x7fffffffu) != 0u)
-            rows_used[e / cols] = 1u; /* whoever writes it */
+            rows_used[e / cols] = 1u; /* for any writer */
     }
     barrier();
 }
@@ -135,7 +137,7 @@ void block(uint entry, bool dry)
         else
             store(at, v);
 #define DTI_MOST(i) most[i] = max(most[i], largest(v[i]));
-        if (!dry) /* weights are told when they are written, moments before */
+        if (!dry) /* weights are reported when they are written, moments before */
             DTI_MOST(0)
         else {
             DTI_EACH_MOMENT(DTI_MOST)

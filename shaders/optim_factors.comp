@@ -1,10 +1,10 @@
 /* Adafactor's factors.
  *
  * optim_factors: the new ones, in place of this step's means: a step's part between those in the
- * state and these. What is behind them in their last block becomes 0.
+ * state and these. What is after them in their last block becomes 0.
  *
- * optim_divide: the direction, in place of the gradient (binding 0): over the root of what its row's
- * and its column's factors (binding 1) say of its square. */
+ * optim_divide: the direction, in place of the gradient (binding 0). It is the gradient over the
+ * root that its row's and its column's factors (binding 1) estimate. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"

@@ -1,7 +1,8 @@
-/* What an optimizer that needs whole parameters (optim_whole_body.h) measures of a block, a workgroup
- * each: two sums of squares, to the block's pair in the state. With DTI_COMMIT_DIRECTION of the blocks
- * of one parameter, whose second measure goes to the first binding, in place of weights that are not
- * read; with DTI_COMMIT_DIRECTED of those of one whose direction lies as its gradient. */
+/* The measures that an optimizer that needs whole parameters (optim_whole_body.h) makes of a block,
+ * a workgroup each. They are two sums of squares, written to the block's pair in the state. With
+ * DTI_COMMIT_DIRECTION it measures the blocks of one parameter. The second measure goes to the
+ * first binding, in place of weights that are not read; with DTI_COMMIT_DIRECTED of those of one
+ * whose direction lies as its gradient. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"

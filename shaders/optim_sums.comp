@@ -1,5 +1,5 @@
-/* A parameter's share, by its first block's workgroup: the pairs of all its blocks added, and what
- * the optimizer spec0 makes of the roots. Others have nothing to do. */
+/* A parameter's share, by its first block's workgroup. The pairs of all its blocks are added, and
+ * the optimizer spec0 makes its share of the roots. Others have nothing to do. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"

@@ -1,5 +1,5 @@
-/* Counts the step of each parameter, at its first block, unless the step is aborted or nothing but
- * telling is asked for; and tells the host what the dry pass found and how large values are. */
+/* Counts the step of each parameter, at its first block, unless it is aborted or only reported; and
+ * reports to the host what the dry pass found and how large values are. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"

@@ -1,5 +1,5 @@
-/* Pooling of n planes [ih, iw] to [oh, ow], and its adjoints: an invocation per element of what is
- * written.
+/* Pooling of n planes [ih, iw] to [oh, ow], and its adjoints: an invocation per element of the
+ * result.
  *
  * avg_pool: y[n, p, q] = the sum of x over the window (p, q) of the plane n, divided by a count that
  * spec0 (DTI_POOL_*) chooses. avg_pool_grad: x[n, i, j] = sum of y[n, p, q] / count(p, q) over the

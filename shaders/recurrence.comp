@@ -1,13 +1,13 @@
 /* Recurrences over all steps; see recurrence.c. A workgroup walks over the steps of up to four
- * samples, a vector for each unit, which is an invocation's for all of them. What others wrote is
- * read behind a barrier.
+ * samples. It has a vector for each unit, which is an invocation's for all of them. Values that
+ * others wrote are read after a barrier.
  *
  * recurrence: of each step the gates' sums, W h, and the cell. Results of a sample: h of all steps,
  * the last h and c, and what is kept.
  *
  * recurrence_grad: back, step by step: the gates' slopes, and by W what flows to the state before.
- * That of the step which comes next waits in its row, before the slopes are written there: of h from
- * element 0 on, of c from 3 hidden on; behind the last step, in the state's own place. */
+ * That of the next step waits in its row, before the slopes are written there. It is of h from
+ * element 0 on, of c from 3 hidden on; after the last step, in the state's own place. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
@@ -49,7 +49,7 @@ uint kept_size()
     return units() + (has(DTI_RECURRENCE_PROJECTED) ? args.hidden : 0u) + args.size;
 }
 
-/* Where a sample's kept values of step t begin, behind its y and last states. */
+/* Where a sample's kept values of step t begin, after its y and last states. */
 uint kept_at(uint t)
 {
     return args.steps * args.size + args.size + cells() + t * kept_size();
@@ -142,7 +142,8 @@ void multiply(uint t, uint u, bool keeps)
         uint count = u < args.hidden ? min(LANES, args.size - from) : 0u;
         uint at = args.w_offset + from * args.w_row + u;
         uint k = 0u;
-        for (; k + 4u <= count; k += 4u, at += 4u * args.w_row) { /* so many on their way at once */
+        for (; k + 4u <= count; k += 4u, at += 4u * args.w_row) { /* that number on their way at
+                                                                   * once */
             vec4 h[4] = vec4[4](side[k], side[k + 1u], side[k + 2u], side[k + 3u]);
             [[unroll]] for (uint g = 0u; g < GATES; g++) {
                 vec4 v = weights(at + g * args.hidden), sum = acc[g];
@@ -187,7 +188,7 @@ float cell(uint i, uint t, uint u)
     return o * dti_m_tanh(c);
 }
 
-/* What unit u gives: h, or what is projected; behind the sample's end all is 0. */
+/* What unit u gives: h, or what is projected; after the sample's end all is 0. */
 void put(uint i, uint t, uint u)
 {
     bool on = t < lengths[i], projected = has(DTI_RECURRENCE_PROJECTED);
@@ -220,7 +221,7 @@ void project(uint t)
     }
 }
 
-/* The state behind the sample's last step. */
+/* The state after the sample's last step. */
 void finish(uint i)
 {
     uint last = has(DTI_RECURRENCE_REVERSE) ? 0u : lengths[i] - 1u;
@@ -276,7 +277,7 @@ uint state_at()
     return last_c() + (has(DTI_RECURRENCE_DC) ? args.hidden : 0u);
 }
 
-/* Where what flows to h and c before the step number n lies; n = steps: behind all of them. */
+/* Where what flows to h and c before the step number n lies; n = steps: after all of them. */
 uint h_at(uint i, uint n)
 {
     if (n < args.steps)
@@ -348,7 +349,7 @@ float cell_back(uint i, uint n, uint t, uint u, float d)
     return 0.0;
 }
 
-/* The same, or behind the sample's end no slopes, and what flows to c goes on. */
+/* The same, or after the sample's end no slopes, and what flows to c goes on. */
 float unit_back(uint i, uint n, uint t, uint u, float d)
 {
     if (t < lengths[i])

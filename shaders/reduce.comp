@@ -1,10 +1,10 @@
 /* y[i] = scale * reduce_j x[i, j], in one of three shares.
  *
  * reduce: an invocation per i, serial over j. reduce_row: a workgroup per i; its invocations stride
- * over j, then a tree. reduce_column: a workgroup for 16 results beside each other. 8 invocations go
- * over every 8th j of each, then one joins them as a tree does: the order is that of j alone,
- * whatever the device. One barrier in place of the tree's four, each of which costs a software
- * driver a switch of every vector. */
+ * over j, then a tree. reduce_column: a workgroup for 16 results beside each other. 8 invocations
+ * go over every 8th j of each, then one joins them as a tree does. The order is only that of j, on
+ * any device. One barrier in place of the tree's four, each of which costs a software driver a
+ * switch of every vector. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"

@@ -1,5 +1,5 @@
 /* Resizes n planes [ih, iw] to [oh, ow], to the nearest or (spec0 = 1) bilinear, as args.h says. An
- * invocation per element of what is written.
+ * invocation per element of the result.
  *
  * resize_grad, the adjoint: x[n, i, j] = the sum over (p, q), in order, of y[n, p, q] times the
  * weight that (i, j) has in it. It reads y and writes x, and tries the few (p, q) that may read
@@ -35,8 +35,8 @@ source source_of(uint p, float scale, uint size)
     return source(at, min(at + 1u, size - 1u), weight);
 }
 
-/* Output rows [x, y) that may read row i of x: a few more than do, for the sake of rounding. The
- * last row also gets what rounding would put behind it. */
+/* Output rows [x, y) that may read row i of x. They are a few more than do, because of rounding.
+ * The last row also gets rows that rounding would put after it. */
 uvec2 range_of(uint i, float scale, uint size, uint rows)
 {
     float reach = spec0 == 0u ? 0.0 : 0.5;

@@ -1,4 +1,4 @@
-/* dtable[v, :] = sum over i with index[i] = v of dy[i, :]: the owner of an element of dtable goes
+/* dtable[v, :] = sum over i with index[i] = v of dy[i, :]. The owner of an element of dtable goes
  * over the indices in order, so the sum has one order. Indices outside the table add to nothing. */
 #version 450
 #extension GL_GOOGLE_include_directive : require

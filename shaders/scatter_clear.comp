@@ -1,6 +1,6 @@
-/* Of a block of dtable, a workgroup each: rows that its word (DTI_ROW_BIT) says may be other than 0,
+/* Of a block of dtable, a workgroup each. Rows that its word (DTI_ROW_BIT) marks as perhaps not 0,
  * and that have no entries now, become 0; then the word says which have entries. Rows that have are
- * written behind it, by scatter_rows. */
+ * written after it, by scatter_rows. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"

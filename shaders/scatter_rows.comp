@@ -5,7 +5,7 @@
  *
  * scatter_parts: what chunks of long rows sum to. Slot 2w: the chunk, beginning in window w, of the
  * row that its first entry is of; slot 2w + 1: of the row of its last entry, where that row begins
- * behind the first. 0 where there is none. */
+ * after the first. 0 where it is missing. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"

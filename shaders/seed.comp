@@ -1,6 +1,6 @@
-/* The start of the backward pass of loss `index`: its coefficient over the weight of the global
- * batch, from the step block, or of this batch, from its pair (sum, weight). No weight, no
- * gradient. */
+/* The start of the backward pass of loss `index`. It is the coefficient over the weight of the
+ * global batch, from the step block. Or it is over that of this batch, from its pair (sum, weight).
+ * No weight, no gradient. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"

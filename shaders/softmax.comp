@@ -1,6 +1,6 @@
 /* softmax: y = softmax(x) or log_softmax(x) (spec0) over rows of contiguous values: a workgroup per
- * row, shifted by the maximum of the row. The first units of each invocation stay in registers: up
- * to HELD for each the row is read once, and exp computed once.
+ * row, shifted by the maximum of the row. The first units of each invocation stay in registers. Up
+ * to HELD for each, the row is read once, and exp computed once.
  *
  * softmax_grad: dx from (y, dy): y * (dy - sum(y * dy)), or with log dy - exp(y) * sum(dy).
  * x_offset is that of y, y_offset that of dx.

@@ -1,6 +1,7 @@
 /* A pass of a stable sort: sorted runs of `run` entries become sorted runs of `made`. An entry goes
- * behind as many as come before it: in its own run those in front, in the others those with a
- * smaller key, in earlier runs also with the same. No invocation sees another's result. */
+ * after those that come before it. In its own run these are the earlier ones, in other runs those
+ * with a smaller key. In earlier runs they are also those with the same. No invocation sees
+ * another's result. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"

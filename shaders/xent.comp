@@ -1,8 +1,8 @@
 /* Cross-entropy of rows of logits with integer targets.
  *
- * xent: pairs (loss, weight); also the pairs of the weights alone, of the accuracy and of
- * log-probabilities (spec0). A workgroup per row. spec1: class weights are bound. spec2: what the
- * gradient needs of each row is kept behind the pairs.
+ * xent: pairs (loss, weight); also the pairs only of the weights, of the accuracy and of
+ * log-probabilities (spec0). A workgroup per row. spec1: class weights are bound. spec2: the values
+ * of each row that the gradient needs are kept after the pairs.
  *   loss = (1 - eps) * w[t] * -logp[t] + eps / classes * sum_c w[c] * -logp[c],  eps = smoothing
  * An ignored target gives (0, 0); any other target outside [0, classes) gives NaN.
  *

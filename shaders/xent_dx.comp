@@ -1,6 +1,6 @@
-/* dL/dlogits as xent_grad (xent.comp) has it, from what the loss kept of each row (its maximum, the sum of
- * exp(x - maximum), its target): one read of the logits, and nothing is summed. An invocation has 4
- * elements, in one row where rows are a multiple of 4. May run in place. */
+/* dL/dlogits as xent_grad (xent.comp) has it, from the values that the loss kept of each row
+ * (maximum, sum of exp(x - maximum), target). It needs one read of the logits, and no sum. An
+ * invocation has 4 elements, in one row where rows are a multiple of 4. May run in place. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"

@@ -72,7 +72,7 @@ bench_pair() {
     exec python3 tools/bench/bench_pair.py "$@"
 }
 
-# Files of the test set: as many as an epoch of a few seconds has.
+# Files of the test set: the number that an epoch of a few seconds has.
 bench_data() {
     LIBS="$LIBS $reader_libs"
     # shellcheck disable=SC2086 # words are meant

@@ -7,12 +7,12 @@
  * the first rank that fails ends the others, and its status is dtrun's. It knows one host, and it
  * restarts nothing: for more there are torchrun, mpirun, srun and Kubernetes.
  *
- * The ranks meet by a file in a folder of dtrun's own, in which rank 0 writes where it listens: a
+ * The ranks meet by a file in a folder of dtrun's own, in which rank 0 writes where it listens. A
  * port that is chosen here and opened there could be taken in between. The key is in a nameless
- * file that the ranks inherit: unlike a pipe it can be read again, for a second group in one
- * process and by a program that a script starts, and unlike a variable or a path it can be read by
- * no one else. The folder is locked for as long as dtrun lives. The next dtrun removes this
- * user's folders that are not locked: their dtrun was killed. */
+ * file that the ranks inherit. Unlike a pipe it can be read again: for a second group in one
+ * process, and by a script's program. Unlike a variable or a path it can be read by no one else.
+ * The folder is locked for as long as dtrun lives. The next dtrun removes this user's folders that
+ * are not locked: their dtrun was killed. */
 #define _GNU_SOURCE /* memfd_create */
 #include <dirent.h>
 #include <errno.h>
@@ -53,7 +53,7 @@ typedef struct job_rank {
 
 static struct job {
     int size, key, wake[2]; /* wake: a signal handler writes a signal's number */
-    int locked;             /* the folder; -1 = there is none */
+    int locked;             /* the folder; -1 = there is no such one */
     bool insecure;
     char folder[PATH_MAX], rendezvous[PATH_MAX];
     job_rank ranks[RANKS_MAX];
@@ -192,7 +192,7 @@ static void remove_left_behind(const char *parent) {
         closedir(list);
 }
 
-/* Another dtrun may take it for one that was left behind until it is locked. */
+/* Another dtrun may regard it as one that was left behind until it is locked. */
 static bool lock_folder(void) {
     struct stat is;
     job.locked = open_folder(AT_FDCWD, job.folder);
@@ -309,7 +309,7 @@ static bool start_rank(int rank, char **command) {
     if (r->process == 0)
         become_rank(rank, command, outputs, dtrun);
     if (r->process > 0)
-        setpgid(r->process, r->process); /* whoever of the two comes first */
+        setpgid(r->process, r->process); /* the first of the two */
     close(outputs[0]);
     close(outputs[1]);
     return r->process > 0;
@@ -474,7 +474,7 @@ static void run(void) {
         pass_signals();
         reap_ranks();
     }
-    long long end = now_ms() + 1000;            /* who still has a stream may write for ever */
+    long long end = now_ms() + 1000;            /* a process with a stream may write for ever */
     while (read_streams(0) && now_ms() < end) { /* what the ranks wrote last */
     }
 }

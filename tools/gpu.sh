@@ -10,7 +10,7 @@
 # Needs a C compiler, Vulkan's loader and a driver. The report is written again after each section, so
 # what has been measured stays when a run is cut off. docs/devices says what its columns mean.
 
-# A section is a process: a driver that crashes ends one alone.
+# A section is a process: a driver that crashes ends only one.
 
 # Each with its share of the time, in percent; tests last, because they have to be compiled.
 gpu_sections='device:1 peaks:4 latency:4 checks:8 kernels:25 steps:27 loss:9 torch:9 tests:13'

@@ -53,10 +53,10 @@ test_needs() {
     esac
 }
 
-# The test program with the compiler's checks in it, in a folder of its own. GCC takes minutes for -O1,
-# and all tests run in as many. Clang has -O0 in half a minute, where kernels are three times slower: so
-# it is for TSan, which runs few of them; it does not say that it checks. Vulkan is left out: its drivers
-# are not clean under either tool.
+# The test program with the compiler's checks in it, in a folder of its own. GCC takes minutes for
+# -O1, and all tests run in the same time. Clang has -O0 in half a minute, where kernels are three
+# times slower. So it is for TSan, which runs few of them; it does not say that it checks. Vulkan is
+# left out: its drivers are not clean under either tool.
 sanitized_tests() {
     case $sanitize in
     address) checks='-fsanitize=address,undefined -fno-sanitize-recover=undefined' ;;
@@ -80,7 +80,7 @@ sanitized_tests() {
     exec $out/dtest --also $out/dtest.counts --also $out/comm.counts
 }
 
-# A process for each processor; whoever is free takes the tests of the next file.
+# A process for each processor; a process that is free takes the tests of the next file.
 main_tests() {
     rm -rf $out/shared $out/dtest.*counts
     mkdir $out/shared
@@ -109,7 +109,7 @@ script_tests() {
     tail -n 1 "build/$script.log" >"build/$script.counts"
 }
 
-# The test program with DT_LIGHT, in a folder of its own: tests of what was left out skip.
+# The test program with DT_LIGHT, in a folder of its own: tests of removed features skip.
 light_tests() {
     out=build/light CFLAGS='-O1 -DDT_LIGHT'
     with_readers() { readers= reader_libs=; }
@@ -144,9 +144,9 @@ long_tests() {
     exec $out/dtest "$@"
 }
 
-# The system's Vulkan drivers, and SwiftShader, which is none: the loader is told of it, beside those
-# that it finds, unless whoever calls has chosen. It takes ten times as long, most of it to compile:
-# tests that take one device have the first, which is not it unless the loader sorts.
+# The system's Vulkan drivers, and SwiftShader, which is not one of them. The loader gets it beside
+# those that it finds, unless the caller has chosen. It takes ten times as long, most of it to
+# compile. Tests that take one device have the first, which is another one unless the loader sorts.
 with_swiftshader() {
     chosen=${VK_ADD_DRIVER_FILES-}${VK_ICD_FILENAMES-}${VK_DRIVER_FILES-}
     if [ -z "$chosen" ] && [ -e $swiftshader ]; then

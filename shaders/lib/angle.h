@@ -1,5 +1,5 @@
 /* Quadrants of floats of any size, once for GLSL and C: by Payne and Hanek ("Radian reduction for
- * trigonometric functions", SIGNUM 1983). Integers of 32 bits alone; the only rounding is of the
+ * trigonometric functions", SIGNUM 1983). Only integers of 32 bits; the only rounding is of the
  * result, so that its bits are the same everywhere. */
 
 #ifdef VULKAN

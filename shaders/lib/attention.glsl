@@ -1,7 +1,7 @@
 /* Products of attention's blocks of 32 x 32, and which keys a query sees. A workgroup is one or more
  * groups of 64 invocations; each group sums 32 columns, so an invocation has 4 rows and 4 columns,
- * however wide a head is. A workgroup's memory has three regions, a vector of four for each k:
- * at 0 and SECOND the sides of a product; then at 0 the scores, at KEPT the products of dy and v;
+ * however wide a head is. A workgroup's memory has three regions, a vector of four for each k. At 0
+ * and SECOND are the sides of a product; then at 0 the scores, at KEPT the products of dy and v;
  * then at SECOND, and KEPT, what the other side is multiplied by, and at 0 that side. */
 #define BLOCK DTI_ATTENTION_BLOCK
 #define HEADS (args.heads_kv_heads & 0xffffu)
@@ -83,7 +83,7 @@ uint turned(uint k, uint four)
     return k * PITCH + (four ^ k / 4u);
 }
 
-/* Elements [from, from + 32) of `size` of each row, turned: [element][row]; 0 where there is none.
+/* Elements [from, from + 32) of `size` of each row, turned: [element][row]; 0 where it is missing.
  * Four elements of four rows; by 64 invocations. */
 void load_turned(rows r, uint from, uint size, uint to)
 {
@@ -113,8 +113,8 @@ void load_straight(rows r, uint first, uint from, uint size, uint to)
     }
 }
 
-/* sum[i] += four elements of one side's rows times those of the other's columns, which lie at a_at and
- * b_at, PITCH and b_step apart. Two are read before they are used. */
+/* sum[i] += four elements of one side's rows times those of the other's columns. These lie at a_at
+ * and b_at, PITCH and b_step apart. Two are read before they are used. */
 #define ADD_FOUR(sum, a_first, b_first, b_step)                                                    \
     {                                                                                              \
         uint a_at = a_first, b_at = b_first;                                                       \
@@ -139,8 +139,8 @@ void load_straight(rows r, uint first, uint from, uint size, uint to)
         }                                                                                          \
     }
 
-/* The region at `to` = a's rows times b's, over `size` elements: [row of a][row of b]. Groups share
- * out the elements of each chunk, and add their sums one after the other. */
+/* The region at `to` = a's rows times b's, over `size` elements: [row of a][row of b]. Groups split
+ * the elements of each chunk, and add their sums one after the other. */
 void multiply(rows a, rows b, uint size, uint chunks, uint to)
 {
     for (uint i = 0u; i < 4u; i++) acc[i] = vec4(0.0);
@@ -228,7 +228,7 @@ float kept(uint i, uint j)
 }
 
 /* Positions of the other side, [first, end), that a block from `at` on may see; from a block's first
- * on. Where there are none it begins after the last, which nobody sees. */
+ * on. Without any it begins after the last, which nobody sees. */
 uvec2 range_of(uint at, uint others, bool queries)
 {
     uint last = at + BLOCK - 1u, from = 0u, to = others;

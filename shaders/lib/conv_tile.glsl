@@ -1,10 +1,10 @@
-/* The core of the convolutions' tiles, which differ in their index arithmetic: `describe` tells it.
- * A product C[m, n] = sum over k of A[m, k] B[k, n] (lib/product.glsl), where B is gathered from an
- * image and exists in the tile alone. k has three digits, the last runs fastest. What k and n add to
- * the place in the image, to its row and to its column is summed; so a column is placed once. A
- * table of the workgroup has the places of k, each made by one invocation: AHEAD of them at once, in
- * one half of it while the other is used. What only these few lines need, and what is needed to store,
- * waits in shared memory: a register for each would be taken from the sums.
+/* The core of the convolutions' tiles, which differ in their index arithmetic, in `describe`. A
+ * product C[m, n] = sum over k of A[m, k] B[k, n] (lib/product.glsl). B is gathered from an image
+ * and exists only in the tile. k has three digits, the last runs fastest. What k and n add to the
+ * place in the image, to its row and to its column is summed; so a column is placed once. A table
+ * of the workgroup has the places of k, each made by one invocation. AHEAD of them are made at
+ * once, in one half of it while the other is used. Values that only these few lines need, and
+ * values for the store, wait in shared memory. A register for each would be taken from the sums.
  * Outside of the image, and beyond the last k, B is 0. spec3: DTI_CONV_LIES_*, DTI_CONV_ADJOINT. */
 layout(constant_id = 3) const uint spec2 = 0x21084040u;
 layout(constant_id = 4) const uint spec3 = 0u;
@@ -16,7 +16,7 @@ const uint A_WIDTH = A_FOURS ? 4u : 1u;
 const bool C_FOURS = (spec3 & DTI_CONV_LIES_C_FOURS) != 0u;
 const bool WHOLE = (spec3 & DTI_CONV_WHOLE) != 0u;
 const uint A_LOADS = FOURS_M * BK;   /* vectors of a step: one for an invocation, or none */
-const uint B_EACH = BK * BN / LANES; /* of an invocation: k of one column, one behind the other */
+const uint B_EACH = BK * BN / LANES; /* of an invocation: k of one column, one after the other */
 const uint B_EACH_MAX = 8u;
 const uint BEYOND = 0x80000000u; /* a row that no image has */
 
@@ -27,7 +27,7 @@ struct conv_product {
     uvec3 a_k;      /* from digit to digit */
     uint image, image_h, image_w;   /* something that may be read; of what B is gathered from */
     uvec3 b_k;                      /* its places, from digit to digit */
-    uint b_row, b_col;              /* and its rows and columns, of the second and third digit */
+    uint b_row, b_col;              /* its rows and columns, of the second and third digit */
     uint c_m;                       /* in C, from m to m */
 };
 struct conv_place { /* of column n */
@@ -109,7 +109,7 @@ void start(uint row, uint col)
         b_to[i] = (b_row + 4u * i) * BN + 4u * mixed(n / 4u, b_row + 4u * i) + n % 4u;
 }
 
-/* Of a step; the mask tells a compiler how far constants may go in addresses. */
+/* Of a step; the mask shows a compiler how far constants may go in addresses. */
 void load(uint step)
 {
     uint first = step * BK & (2u * AHEAD - 1u);
@@ -130,7 +130,7 @@ void load(uint step)
     }
 }
 
-/* Here, behind the sums, the loaded values are needed for the first time. */
+/* Here, after the sums, the loaded values are needed for the first time. */
 void keep(uint side, uint left)
 {
     [[unroll]] for (uint i = 0u; i < B_EACH_MAX; i++) {
@@ -199,7 +199,7 @@ void store(uint row, uint col)
 }
 
 /* Workgroups go over m first: those that read the same part of the image run side by side. `outer`
- * products; describe(number) tells of one. */
+ * products; describe(number) describes one. */
 void describe(uint number);
 void describe_made(uint number);
 

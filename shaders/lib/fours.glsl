@@ -1,7 +1,7 @@
-/* The elements of an invocation of an elementwise kernel: one, or where spec2 says so (DTI_FOURS)
- * four that follow each other along the last axis, so that they take one walk, and loads and stores
- * of 128 bits. At the end of a range without strides there may be fewer: then `whole` is false, and
- * they go one by one. Offsets and strides of other axes are then multiples of 4. */
+/* The elements of an invocation of an elementwise kernel. It is one, or where spec2 is DTI_FOURS
+ * four that follow each other along the last axis. These take one walk, and loads and stores of 128
+ * bits. At the end of a range without strides there may be fewer. Then `whole` is false, and they
+ * go one by one. Offsets and strides of other axes are then multiples of 4. */
 layout(constant_id = 3) const uint spec2 = 0u;
 const uint WIDTH = (spec2 & DTI_FOURS) != 0u ? 4u : 1u;
 const bool A_IS_ONE = (spec2 & DTI_FOURS_OF_ONE_A) != 0u;

@@ -1,8 +1,9 @@
 /* Strided walks over the 6 axes of args.h, innermost last. A walk's used axes are its last ones, the
- * others have dim 1; spec3 says how many are used, so that one axis needs no division, and two need
- * one (0: not told, all may be). Of 2 to DTI_WALK_QUICK used axes the host has left, where no dim is
- * looked at, what each but the first of them is divided by as a factor (divide.c). Of more there is
- * no such place: who has the factors apart, of all axes but the first, walks by dti_walk_far. */
+ * others have dim 1; spec3 has the number that are used, so that one axis needs no division, and
+ * two need one (0: not set, all may be). Of 2 to DTI_WALK_QUICK used axes the host has left
+ * factors, in words where no dim is read. Each but the first axis is divided by its factor
+ * (divide.c). More axes have no such place. Code that has the factors apart, of all axes but the
+ * first, walks by dti_walk_far. */
 #include "divide.glsl"
 layout(constant_id = 4) const uint spec3 = 0u;
 

@@ -1,19 +1,20 @@
-/* The elementwise functions of one and of two tensors: one section each, with its value and gradient
- * once for GLSL, scalar C and the CPU's vectors, in the words of math_body.h; for C also its
- * derivative in rows. Values and gradients at kinks are PyTorch's: abs, relu and the step have
- * gradient 0 at 0. Another one is its declaration in src/api/tensor.h, a row of src/op/op_table.h,
- * and here a line at the end of the list and a section. Tests compare with tests/reference/unary.h.
+/* The elementwise functions of one and of two tensors: one section each, with its value and
+ * gradient. It is written once for GLSL, scalar C and the CPU's vectors, in the words of
+ * math_body.h; for C also its derivative in rows. Values and gradients at kinks are PyTorch's: abs,
+ * relu and the step have gradient 0 at 0. Another one needs a declaration in src/api/tensor.h and a
+ * row of src/op/op_table.h. Here it needs a line at the end of the list and a section. Tests
+ * compare with tests/reference/unary.h.
  *
- * DTI_MAP_PART says what an includer wants; without it there are the lists alone.
+ * DTI_MAP_PART says what an includer wants; without it there are only the lists.
  *   1: the formulas. map_x: y of x; grad_x: dx of x and dy, = dy * f'(x); pair_x: of two tensors.
  *   2: C only, for src/op/families/unary.c. */
 
 #ifndef DTI_UNARY_LIST
 /* A row is PLAIN, WITH or INNER of (ID, name, slope). Its place in the list is its number, which
- * selects the function (spec0): DTI_U_ID, in C of an enumeration, in GLSL of ./build.sh shaders.
- * slope: f' is SLOPE (another function of x), FLAT (0: no gradient flows) or LINEAR (p0, of
- * f = p0 * x + p1). PLAIN: of x alone, with a public function each. WITH: also of parameters p0 (slope, alpha,
- * scale, low) and p1 (offset, high). INNER: of launches alone; fill: p0. */
+ * selects the function (spec0). That is DTI_U_ID, in C of an enumeration, in GLSL of ./build.sh
+ * shaders. slope: f' is SLOPE (another function of x), FLAT (0: no gradient flows) or LINEAR (p0,
+ * of f = p0 * x + p1). PLAIN: only of x, with a public function each. WITH: also of parameters p0
+ * (slope, alpha, scale, low) and p1 (offset, high). INNER: only of launches; fill: p0. */
 #define DTI_UNARY_ROWS(PLAIN, WITH, INNER)                                                         \
     PLAIN(NEG, neg, LINEAR)                                                                        \
     PLAIN(ABS, abs, SLOPE)                                                                         \

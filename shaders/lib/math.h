@@ -1,5 +1,5 @@
-/* The elementary and elementwise functions for one float: in GLSL, and in C as what the vector
- * kernels are held against. The algorithms are math_body.h and map_body.h, one text for both; this
+/* The elementary and elementwise functions for one float, in GLSL and in C. C's are the reference
+ * of the vector kernels. The algorithms are math_body.h and map_body.h, one text for both; this
  * file says what their words mean for scalars. */
 
 #ifndef VULKAN /* the vector kernels have used the words before */

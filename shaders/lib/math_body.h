@@ -1,8 +1,9 @@
-/* Elementary functions of float: one text for GLSL, scalar C and the CPU's vectors, so that their
- * formulas cannot drift apart. Every word in capitals is the includer's: DTI_M_F is float or a
- * vector of floats, DTI_M_I int, DTI_M_B bool or a mask, DTI_M_K(c) a constant; a choice is
- * DTI_M_SELECT and both sides are computed. Infinities and NaN are told by their bits, since GLSL
- * may assume that there are none. No integer is wider than 32 bits and no float than 32.
+/* Elementary functions of float. There is one text for GLSL, scalar C and the CPU's vectors, so
+ * that their formulas cannot drift apart. Every word in capitals is the includer's. DTI_M_F is
+ * float or a vector of floats, DTI_M_I int, DTI_M_B bool or a mask, DTI_M_K(c) a constant; a choice
+ * is DTI_M_SELECT and both sides are computed. Infinities and NaN are recognised by their bits,
+ * since GLSL may assume that they do not occur. No integer is wider than 32 bits and no float than
+ * 32.
  *
  * The largest errors over all floats are in tests/reference/unary.h; that of pow is 1.78 units in
  * the last place, of 3 million pairs.
@@ -255,8 +256,8 @@ DTI_M_FN DTI_M_F DTI_M(atan)(DTI_M_F x)
     return DTI_M_WITH_SIGN(DTI_M_ADD(turn, p), DTI_M_SIGN(x));
 }
 
-/* x - n * pi/2 for n below 2^16, with the same error whether FMAs fuse or not: pi/2 in parts of 8
- * bits (Cody and Waite), whose products with n are exact, and what the differences round off is
+/* x - n * pi/2 for n below 2^16, with the same error whether FMAs fuse or not. pi/2 is in parts of
+ * 8 bits (Cody and Waite), whose products with n are exact. The rounding of the differences is
  * carried along. */
 DTI_M_FN DTI_M_F DTI_M(sin_reduced)(DTI_M_F x, DTI_M_F n)
 {

@@ -1,7 +1,7 @@
 #include "divide.glsl"
 
-/* In all kernels the same products and sums, whatever a compiler would rather fuse: a value that is
- * made again is made by another kernel. scale: (factor, shift, mean). */
+/* All kernels have the same products and sums, even if a compiler would rather fuse them. A value
+ * that is made again is made by another kernel. scale: (factor, shift, mean). */
 vec4 dti_norm_value4(vec4 v, vec4 factor, vec4 shift, float mean)
 {
     precise vec4 product = factor * (v - mean);
@@ -18,7 +18,7 @@ float dti_norm_value(float v, vec3 scale)
     return spec1 == DTI_EPILOGUE_RELU ? dti_max(y, 0.0) : y;
 }
 
-/* Channel, group and what follows them in step: no division but for the first element. */
+/* Channel, group and the next ones in step: a division only for the first element. */
 struct dti_norm_place {
     uint channel, group;
     uint in_channel, in_group; /* elements before this one */

@@ -1,6 +1,7 @@
-/* What the optimizers' kernels have in common: bindings, the words of optim_body.h for four elements
- * at a time, a block's values and rates. Stands behind the arguments; DTI_OPTIM_PARTS says which parts
- * of optim_body.h are wanted with those words, DTI_OPTIM_HERE of which optimizers. */
+/* The common parts of the optimizers' kernels. They are bindings, the words of optim_body.h for
+ * four elements at a time, and a block's values and rates. Comes after the arguments;
+ * DTI_OPTIM_PARTS says which parts of optim_body.h are wanted with those words, DTI_OPTIM_HERE of
+ * which optimizers. */
 #include "step.glsl"
 #include "functions.glsl"
 #define DTI_OPTIM_PART 1
@@ -25,7 +26,7 @@ layout(binding = 2) buffer buffer_state { uint state[]; };
 layout(binding = 2) buffer buffer_moments { vec4 moments[]; }; /* the same words */
 layout(binding = 3) readonly buffer buffer_table { uint table[]; };
 
-/* Arrays are indexed by constants alone, so that drivers keep them in registers. */
+/* Arrays are indexed only by constants, so that drivers keep them in registers. */
 
 /* Four weights with their moments; what a parameter does not have, and is not wanted, is 0. */
 void load(uint at, bool weight, out vec4 v[DTI_OPTIM_VALUES])

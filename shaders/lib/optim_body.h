@@ -1,8 +1,8 @@
-/* The optimizers, as torch.optim has them: one section each, with its formula once for GLSL and for
- * the CPU's vectors, in the words of math_body.h, and what the host knows of it. Another one is a
- * dt_optim_kind in src/api/program.h, and here a line of the list and a section.
+/* The optimizers, as torch.optim has them: one section each. A formula is written once for GLSL
+ * and the CPU's vectors, in the words of math_body.h, with the host's values. Another one is
+ * a dt_optim_kind in src/api/program.h, and here a line of the list and a section.
  *
- * DTI_OPTIM_PART says which part an includer wants; without it there is the list alone.
+ * DTI_OPTIM_PART says which part an includer wants; without it there is only the list.
  *   1: constants_x(w, t, c): what an update needs beyond the group's words, by block and not by
  *      element: c from the words w and t, the number of steps before this one.
  *   2: update_x(v, g, w, t, c): the weight v[0] and the moments v[1], v[2] ... by the gradient g,
@@ -92,8 +92,8 @@
 #pragma GCC diagnostic ignored "-Wunused-parameter" /* all take all of them */
 #endif
 
-/* mean + rest (x - mean). With a large rest as two products, as the rounding of a large old mean would
- * stay in a small new one. Equal values stay what they are, and a rest of 1 gives x. */
+/* mean + rest (x - mean). With a large rest as two products. The rounding of a large old mean would
+ * otherwise stay in a small new one. Equal values stay what they are, and a rest of 1 gives x. */
 #if DTI_OPTIM_PART & 3 /* in GLSL of one element, and of four */
 DTI_M_FN DTI_M_F DTI_M(lerp)(DTI_M_F mean, DTI_M_F x, float rest) {
     if (rest < 0.5f)
@@ -589,7 +589,7 @@ static const dti_optim_row dti_optim_radam = {.name = "RAdam",
                                               .bound = dti_radam_bound};
 #endif
 
-/* ---- Rprop, by signs alone, for whole batches. Moments: the last gradient, the step's size. */
+/* ---- Rprop, only by signs, for whole batches. Moments: the last gradient, the step's size. */
 #if DTI_OPTIM_PART & 1
 DTI_OPTIM_CONSTANTS_OF(rprop) {
 }

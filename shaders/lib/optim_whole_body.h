@@ -1,7 +1,8 @@
-/* The optimizers that need a whole parameter before they change an element of it: a part of
- * optim_body.h, which has the list, and says what the parts are. Of each parameter that is not plain
- * (dt_optim_group.elementwise) OPTIM_PAIRS measures two sums of squares, block by block, and OPTIM_SUMS
- * makes of them the parameter's share, which updates find as c[DTI_OPTIM_SHARE]; 0: it is plain.
+/* The optimizers that need a whole parameter before they change an element of it. They are a part
+ * of optim_body.h, which has the list, and describes the parts. For each parameter that is not
+ * plain (dt_optim_group.elementwise) OPTIM_PAIRS measures two sums of squares, block by block.
+ * OPTIM_SUMS makes of them the parameter's share, which updates find as c[DTI_OPTIM_SHARE]; 0: it
+ * is plain.
  *
  *   8: measure_x(v, g, w, t, c, a, b): what is squared and summed, of one element; nothing is kept.
  *  16: share_x(a, b, n, t, w): of the roots of both sums, of the number of elements and of that of
@@ -152,10 +153,11 @@ static const dti_optim_row dti_optim_lars = {.name = "LARS",
                                              .whole = dti_optim_emit_shares};
 #endif
 
-/* ---- Muon (Jordan et al. 2024), as torch.optim.Muon computes it: of matrices the direction is the
- * mean of gradients, leaning to the last one, made orthogonal (src/optim/whole.c); other parameters
- * have AdamW. The update comes in two launches: the moment by the gradient, then, with a negative
- * share, the weight by the direction, which lies as a gradient. */
+/* ---- Muon (Jordan et al. 2024), as torch.optim.Muon computes it. For matrices the direction is
+ * the mean of gradients, leaning to the last one, made orthogonal (src/optim/whole.c); other
+ * parameters have AdamW. The update comes in two launches. The first updates the moment by the
+ * gradient. The second, with a negative share, updates the weight by the direction, which lies as a
+ * gradient. */
 #define DTI_MUON_REST 7 /* 1 - momentum */
 
 #if DTI_OPTIM_PART & 1
@@ -209,12 +211,12 @@ static const dti_optim_row dti_optim_muon = {.name = "Muon",
                                              .apply = dti_optim_apply_matrix};
 #endif
 
-/* ---- Adafactor (Shazeer and Stern 2018), as torch.optim.Adafactor computes it: a step is the gradient
- * over the root of a mean of squares, at most as long as that of a parameter whose elements are 1,
- * times the root of the weight's mean square. Of parameters of two axes and more the mean is the
- * product of those of its row and its column (src/optim/whole.c), which lie in place of the moment,
- * and an update is two launches: the weight by the direction, with a negative share, and with none
- * the moment, which lies as a gradient. */
+/* ---- Adafactor (Shazeer and Stern 2018), as torch.optim.Adafactor computes it. A step is the
+ * gradient over the root of a mean of squares. Its length is at most that of a parameter of ones,
+ * times the root of the weight's mean square. For parameters of two axes and more the mean is the
+ * product of those of its row and its column (src/optim/whole.c). These lie in place of the moment,
+ * and an update is two launches. One updates the weight by the direction, with a negative share.
+ * The other, without a share, updates the moment, which lies as a gradient. */
 #define DTI_ADAFACTOR_POWER 2
 #define DTI_ADAFACTOR_SIZE 3 /* the least of a weight */
 #define DTI_ADAFACTOR_PART 0 /* of the mean is this step's: steps^-power */
@@ -269,9 +271,9 @@ static void dti_adafactor_words(const dt_optim_desc *d, float *w) {
     w[DTI_ADAFACTOR_SIZE] = (float)d->eps;
     w[DTI_ADAM_KEEP] = fmaf(-w[DTI_GROUP_LR], w[DTI_GROUP_DECAY], 1.0f);
 }
-/* A direction's element is at most its gradient over eps, and what of it is left by the division by
- * its length at most the root of fewer than 2^32 elements. Sums of as many means, and the product of
- * a row's, which is at most so many times the mean of all, with a column's, stay far below. */
+/* A direction's element is at most its gradient over eps. After the division by its length it is at
+ * most the root of fewer than 2^32 elements. Sums of that number of means stay far below. So does
+ * the product of a row's mean, at most that number times the mean of all, with a column's. */
 static bool dti_adafactor_bound(const dti_optim_rates *r, double v[DTI_OPTIM_VALUES], double g) {
     const double step = DTI_MIN(g / (double)DTI_ADAFACTOR_EPS, 65536.0) * 1.01;
     const double size = DTI_MAX(v[0], r->optim->eps) * 1.01, w = v[0];

@@ -1,7 +1,9 @@
-/* The product of two tiles in a workgroup's memory. spec2 is the tile: a workgroup makes BM x BN of C
- * in steps of BK in k, an invocation 4 BLOCKS_M rows of 4 BLOCKS_N columns, in blocks of 4 x 4. There
- * are two buffers of operands, so that a step has one barrier: the next step's are written while
- * this one's are summed. Sums go over k in order, one chain each: bits do not depend on the tile. */
+/* The product of two tiles in a workgroup's memory. spec2 is the tile. A workgroup makes BM x BN of
+ * C in steps of BK in k. An invocation makes 4 BLOCKS_M rows of 4 BLOCKS_N columns, in blocks of 4
+ * x 4. There are two buffers of operands, so that a step has one barrier. The next step's are
+ * written while this one's are summed. Sums go over k in order, one chain each: bits do not depend
+ * on the
+ * tile. */
 const uint BM = spec2 & 255u, BN = spec2 >> 8 & 255u, BK = spec2 >> 16 & 255u;
 const uint BLOCKS_M = spec2 >> 24 & 15u, BLOCKS_N = spec2 >> 28;
 const uint FOURS_M = BM / 4u, FOURS_N = BN / 4u, FOURS_K = BK / 4u; /* vectors of four */
@@ -15,8 +17,8 @@ vec4 acc[8][2];
 uint x_at[FOURS_K_MAX], y_at[FOURS_K_MAX]; /* what is summed at k = 4 i lies here, likewise */
 uint tx, ty; /* of this invocation: its fours of columns and rows in the tile's first blocks */
 
-/* Within a row of k, vectors change places by bits 2 and 3 of k, so that a store across rows meets
- * other banks. */
+/* Within a row of k, vectors change places by bits 2 and 3 of k. So a store across rows meets other
+ * banks. */
 uint mixed(uint four, uint k)
 {
     return four ^ (k >> 2 << 1);
@@ -45,8 +47,8 @@ vec4 b_four(uint at)
     return vec4(b_tile[at], b_tile[at + 1u], b_tile[at + 2u], b_tile[at + 3u]);
 }
 
-/* The bit of `side` tells a compiler how far constants may go in the addresses of loads: Intel's then
- * adds nothing to them. */
+/* The bit of `side` shows a compiler how far constants may go in the addresses of loads. Intel's
+ * then adds nothing to them. */
 void add_step(uint side)
 {
     [[unroll]] for (uint k = 0u; k < BK; k++) {

@@ -1,8 +1,8 @@
-/* x / y, rounded as IEEE 754 has it but for one case in a million. Vulkan lets a division be 2.5
- * units in the last place off, and anything for a divisor above 2^126: NVIDIA's is 0. The rest is by
- * halves of 12 bits (Dekker, "A floating-point technique for extending the available precision",
- * 1971), since fma() may be two operations. By bits, as types.glsl tells NaN: of an infinity or a
- * NaN there is nothing to correct. */
+/* x / y, rounded as IEEE 754 has it except for one case in a million. Vulkan lets a division be 2.5
+ * units in the last place off, and anything for a divisor above 2^126. NVIDIA's is 0. The rest is
+ * by halves of 12 bits (Dekker, "A floating-point technique for extending the available precision",
+ * 1971), since fma() may be two operations. By bits, as types.glsl recognises NaN: of an infinity
+ * or a NaN there is nothing to correct. */
 #ifndef DTI_QUOTIENT
 #define DTI_QUOTIENT
 float dti_quotient(float x, float y)

@@ -1,8 +1,8 @@
 /* Sums and maxima over a workgroup, by a tree in shared memory. Every invocation calls with its
- * part and gets the result. The order depends on `count` (how many invocations have a part) and on
- * the workgroup size, which is at least 8, alone; with few parts the tree is short, which saves
- * barriers, and its last eight values are added by every invocation for itself. Results that follow
- * each other use the slots 0 and 1 in turn, so that no barrier is needed before a tree. */
+ * part and gets the result. The order depends only on `count` (how many invocations have a part)
+ * and on the workgroup size, which is at least 8; with few parts the tree is short, which saves
+ * barriers. Its last eight values are added by every invocation for itself. Results that follow
+ * each other use the slots 0 and 1 in turn. So no barrier is needed before a tree. */
 
 shared float dti_shared[512];
 shared vec2 dti_shared2[256];

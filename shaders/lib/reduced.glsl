@@ -1,6 +1,6 @@
-/* The walks of the reductions: axes that are kept give the base of output i, the others are gone
- * over by j. Which of them are longer than 1 is told by bits of spec2; those that are reduced are
- * mostly one line, which needs no division. */
+/* The walks of the reductions. Axes that are kept give the base of output i, the others are gone
+ * over by j. Bits of spec2 say which of them are longer than 1; those that are reduced are mostly
+ * one line, which needs no division. */
 #include "divide.glsl"
 #include "sums.glsl"
 layout(constant_id = 3) const uint spec2 = 0u;

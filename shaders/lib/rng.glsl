@@ -12,8 +12,8 @@ uvec4 dti_philox(uvec4 counter, uvec2 key)
 }
 
 /* The counter of element first + i of a stream, and which of its four words is the element's. Where
- * the tensor has a sample axis, elements are counted over the global batch, in 64 bits: the masks do
- * not depend on how the batch is cut. */
+ * the tensor has a sample axis, elements are counted over the global batch, in 64 bits. So the
+ * masks do not depend on how the batch is cut. */
 uvec4 dti_random_counter(uint i, uint first, uint first_row, uint row_elements, uint step_number,
                          uint stream, out uint word)
 {

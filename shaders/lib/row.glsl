@@ -1,5 +1,6 @@
-/* A row of contiguous values in units: four that follow each other, where all rows lie so (spec3,
- * DTI_ROW_FOURS), or one, which is .x of a vector. Sums over a row hang on which it is. */
+/* A row of contiguous values in units. A unit is four that follow each other, where all rows permit
+ * it (spec3, DTI_ROW_FOURS), or one, which is .x of a vector. Sums over a row depend on the
+ * unit. */
 #include "sums.glsl"
 layout(constant_id = 4) const uint spec3 = 0u;
 const bool FOURS = (spec3 & DTI_ROW_FOURS) != 0u;
@@ -25,8 +26,8 @@ float dti_row_sum(vec4 v)
 
 DTI_SUMS_OF(float)
 
-/* A sum over this invocation's units: runs of units, whose four meet at its end, and then their sums
- * as lib/sums.glsl has them. */
+/* A sum over this invocation's units. Runs of units, whose four meet at its end, come first, and
+ * then their sums as lib/sums.glsl has them. */
 struct dti_row_sums {
     vec4 run;
     uint count;

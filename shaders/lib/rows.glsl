@@ -1,5 +1,5 @@
 /* Which rows of a block may have a gradient, as their bits (DTI_ROW_BIT); `row`: its entry's first word.
- * Stands behind the table and the state. */
+ * Comes after the table and the state. */
 uint rows_of(uint row)
 {
     bool whole = (dti_step_u32(DTI_STEP_FLAGS) & DTI_FLAG_WHOLE) != 0u;

@@ -1,6 +1,6 @@
 /* A workgroup's walk over runs of `length` elements that begin `pitch` apart, from element `first`
- * on: each invocation takes every gl_WorkGroupSize.x'th element, and only the start divides. Lengths, pitches and indices may
- * as well be counted in fours. */
+ * on. Each invocation takes every gl_WorkGroupSize.x'th element, and only the start divides.
+ * Lengths, pitches and indices may as well be counted in fours. */
 struct dti_runs {
     uint at;          /* this invocation's element, relative to the first run's start */
     uint run, inside; /* its run, and its place in that */

@@ -68,9 +68,9 @@ vec2 dti_norm_pair_of(float mean, vec2 sums, bool rms)
     return vec2(mean + sums.x, variance < 0.0 ? 0.0 : variance); /* a NaN stays */
 }
 
-/* (mean, biased variance) of a chunk, which is gone over twice: the deviations from the first mean
- * correct it and the variance, so that equal values have that mean and no variance (Chan, Golub,
- * LeVeque 1983). rms: (0, mean of squares). */
+/* (mean, biased variance) of a chunk, which is gone over twice. The deviations from the first mean
+ * correct it and the variance. So equal values have that mean and no variance (Chan, Golub, LeVeque
+ * 1983). rms: (0, mean of squares). */
 vec2 dti_norm_stats(uint base, dti_norm_chunk c, bool rms)
 {
     float mean = 0.0;

@@ -1,11 +1,11 @@
-/* Floats in buffers. A word has one of 32 bits or two of 16, the first of them lowest: the constant
- * TYPES says which of each binding (DTI_STORED_*, args.h). No device needs a feature for it. A kernel
- * computes on 32 bits, and rounds once, to nearest even, when it writes. One that names a binding in
- * DTI_READS or DTI_WRITES takes all of these types there. */
+/* Floats in buffers. A word has one of 32 bits or two of 16, the first of them lowest. The constant
+ * TYPES has the width of each binding (DTI_STORED_*, args.h). No device needs a feature for it. A
+ * kernel computes on 32 bits, and rounds once, to nearest even, when it writes. One that names a
+ * binding in DTI_READS or DTI_WRITES takes all of these types there. */
 layout(constant_id = 6) const uint TYPES = 0u;
 
-/* Conversions of bits are by integers, as base/half.c has them: a device's own may round as they
- * like, and flush denormals. */
+/* Conversions of bits are by integers, as in base/half.c. A device's own may round as they like,
+ * and flush denormals. */
 
 /* bits >> shift, to nearest even; 1 <= shift <= 31. */
 uint dti_shift_round(uint bits, uint shift)
@@ -95,8 +95,8 @@ uint dti_half_beside(uint at)
 #define DTI_ANY_WAY /* neither readonly nor writeonly */
 
 /* Binding `number`, of which `how` is writeonly or DTI_ANY_WAY. y_put(at, value), y_put4(i, value). The
- * other half of a word may be another invocation's, also in place: one by itself is put there by two
- * atomic operations that leave the other as it is. */
+ * other half of a word may be another invocation's, also in place. A half by itself is written by
+ * two atomic operations that leave the other as it is. */
 #define DTI_WRITES(number, how, name)                                                              \
     DTI_STORED(number, name)                                                                       \
     layout(binding = number) how buffer buffer_##name { float name[]; };                           \

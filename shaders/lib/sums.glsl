@@ -1,6 +1,6 @@
-/* Sums, or other folds, over a length that shapes decide, of one invocation: 32 addends are a run, 32
- * runs are a stretch, and these are added up. So no chain of additions is long, and the rounding error
- * grows with the logarithm of the length. The order depends on the length alone. */
+/* Sums, or other folds, over a length that shapes decide, of one invocation. 32 addends are a run,
+ * 32 runs are a stretch, and these are added up. So no chain of additions is long, and the rounding
+ * error grows with the logarithm of the length. The order depends only on the length. */
 const uint DTI_RUN = 32u;
 
 /* NONE: what FOLD changes nothing with. dti_add takes the next value, dti_sum gives the result. */

@@ -1,7 +1,7 @@
 /* Which of `tiles` tiles is this invocation's, of which there are `each` for a tile, at least. The
- * workgroups share tiles out evenly, in whole vectors of 8: a driver that gives each of its threads a
- * contiguous part of the workgroups would leave some of them without work. How many workgroups there
- * are is not asked of the dispatch, which may be one of several that share them. */
+ * workgroups split tiles evenly, in whole vectors of 8. A driver gives each of its threads a
+ * contiguous part of the workgroups. Otherwise some of them would have no work. How many workgroups
+ * there are is not asked of the dispatch, which may be one of several that share them. */
 const uint DTI_NO_TILE = 0xffffffffu;
 
 uint dti_tile(uint tiles, uint each)

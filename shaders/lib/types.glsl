@@ -28,16 +28,17 @@ layout(constant_id = 5) const uint SIDE = 0u;
     args;
 #define DTI_NAN uintBitsToFloat(0x7fc00000u)
 #define DTI_INFINITY uintBitsToFloat(0x7f800000u)
-/* Where a maximum starts whose values are then subtracted: a row of -infinity alone gives NaN from
- * it too, and a compiler that takes for granted that nothing is infinite has nothing to leave out. */
+/* Where a maximum starts whose values are then subtracted. A row of only -infinity gives NaN from
+ * it too. A compiler that assumes that nothing is infinite has nothing to leave out. */
 #define DTI_LOWEST uintBitsToFloat(0xff7fffffu)
 
 /* Whether a row is no more than a workgroup keeps in registers: see DTI_LIES_SIZE. */
 #define DTI_ALL_HELD ((1u << (spec3 >> DTI_LIES_SIZE)) <= DTI_LIES_HELD * gl_WorkGroupSize.x)
 
-/* Grids are folded into x and y; the last workgroups of a fold may lie beyond the end. One of several
- * dispatches of a launch begins with first_group: vkCmdDispatchBase is not used, because NVIDIA's
- * driver 580 computes other workgroups then (of a pipeline that its cache had without a base). */
+/* Grids are folded into x and y; the last workgroups of a fold may lie beyond the end. One of
+ * several dispatches of a launch begins with first_group. vkCmdDispatchBase is not used, because
+ * NVIDIA's driver 580 computes other workgroups then (of a pipeline that its cache had without a
+ * base). */
 #define dti_group()                                                                                \
     (args.first_group + gl_WorkGroupID.x + gl_WorkGroupID.y * gl_NumWorkGroups.x)
 #define dti_item() (dti_group() * gl_WorkGroupSize.x + gl_LocalInvocationID.x)

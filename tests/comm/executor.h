@@ -4,8 +4,8 @@
  * when its receiver has posted. Short streams may come before that. It finds streams with different
  * ends, ranks that wait for ever, and steps that miss their condition. It also finds writes over
  * bytes that are still to be sent. And bytes that are read or written by a step that need not come
- * after.
- * */
+ *
+ * after. */
 
 enum { EXEC_RANKS = 33, EXEC_EARLY = DTI_EARLY_BYTES };
 

@@ -1,8 +1,8 @@
 /* A process between ranks, which do not know of it. connect() below is the test program's. It sends
  * connections to ranks of this host to the proxy. The proxy finds the true target by the port that
  * the connection comes from. The proxy knows the protocol's lengths, so a test can change any part
- * of any connection. It does so by a function that sees each message, or by a place in the stream.
- * */
+ * of any connection. It does so by a function that sees each message, or by a place in the
+ * stream. */
 #ifndef DTRAIN_TESTS_PROXY_H
 #define DTRAIN_TESTS_PROXY_H
 

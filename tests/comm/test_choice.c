@@ -74,8 +74,8 @@ TEST(link_costs_never_change_the_bits) {
           seen[3][DT_COMM_ALGORITHM_DIRECT]);
 }
 
-/* Above 32 ranks and 64 KiB ring and halving add in orders of their own. There no link may decide.
- * */
+/* Above 32 ranks and 64 KiB ring and halving add in orders of their own. There no link may
+ * decide. */
 TEST(link_speeds_do_not_change_the_order_of_sums) {
     uint64_t random = 99;
     for (int i = 0; i < 2000; i++) {

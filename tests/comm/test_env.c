@@ -397,8 +397,8 @@ TEST(env_accepts_only_whole_numbers) {
     CHECK_ERROR(ENV("DTRAIN_ATTEMPT=18446744073709551616"), "DTRAIN_ATTEMPT");
     CHECK(ENV("DTRAIN_ATTEMPT=18446744073709551615").attempt == UINT64_MAX);
     CHECK_ERROR(ENV("DTRAIN_TIMEOUT=0"), "DTRAIN_TIMEOUT");
-    CHECK_ERROR(ENV("DTRAIN_TIMEOUT=2147484"), "DTRAIN_TIMEOUT"); /* its milliseconds do not fit int
-                                                                   * */
+    CHECK_ERROR(ENV("DTRAIN_TIMEOUT=2147484"), "DTRAIN_TIMEOUT"); /* its milliseconds do not fit
+                                                                   * int */
     CHECK_ERROR(ENV("DTRAIN_SILENCE=5s"), "DTRAIN_SILENCE");
     const char *const links[] = {
         "DTRAIN_LINK=on",         "DTRAIN_LINK=1",

@@ -1076,8 +1076,8 @@ static void in_port_range(proc *p) {
     }
 }
 
-/* A file of an earlier run lies there. No rank answers at its addresses, and it is written again.
- * */
+/* A file of an earlier run lies there. No rank answers at its addresses, and it is written
+ * again. */
 TEST(processes_join_by_a_file_in_a_range_of_ports) {
     char path[128];
     fleet *f = fleet_new(4);

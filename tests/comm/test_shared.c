@@ -1,7 +1,7 @@
 /* Ranks of one host over shared memory: the rings by themselves, and that they are used. What
  * happens where they cannot be had, and where a peer writes into them what it must not. That
- * operations, deaths and pauses go as over TCP is in test_processes.c, which does them over both.
- * */
+ * operations, deaths and pauses go as over TCP is in test_processes.c, which does them over
+ * both. */
 
 #include <dirent.h>
 #include <linux/filter.h>
@@ -461,8 +461,8 @@ static void pass_some(int s, int file, int count, uint8_t *bytes, size_t size) {
     sendmsg(s, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* A process that finds the name out gets no further than at a port, and what it passes is closed.
- * */
+/* A process that finds the name out gets no further than at a port, and what it passes is
+ * closed. */
 static void strangers_call(const dti_tcp *t) {
     uint8_t junk[200], hello[4] = "DTRH";
     for (int i = 0; i < 200; i++)

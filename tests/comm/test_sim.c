@@ -1,7 +1,7 @@
 /* The protocol on the simulated network. Each seed gives a world, a list of operations that its
  * ranks post in different orders, and a fault. Every operation that a rank says is finished must
- * have the oracle's bytes; without a fault all must finish; with one every rank must end in time.
- * */
+ * have the oracle's bytes; without a fault all must finish; with one every rank must end in
+ * time. */
 #include "comm/sim.h"
 
 #define SIM_OPS_MAX 12

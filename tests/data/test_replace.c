@@ -1,7 +1,7 @@
 /* How files are replaced: everything that may be where a file is to be written. It covers every
  * public function that writes one. A row says what is expected; after a failure the old bytes are
- * there, and after all of them no temporary file is left. Included by main.c, after test_outside.c.
- * */
+ * there, and after all of them no temporary file is left. Included by main.c, after
+ * test_outside.c. */
 
 #define REPL_CHECK(condition, ...) test_check((condition), __FILE__, __LINE__, __VA_ARGS__)
 

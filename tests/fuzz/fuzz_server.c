@@ -85,8 +85,8 @@ static int served_port(const dti_message_server *server) {
     return 0;
 }
 
-/* A push counts from the worker that has its ticket, of the ticket's values, and if it is finite.
- * */
+/* A push counts from the worker that has its ticket, of the ticket's values, and if it is
+ * finite. */
 static void served_counts(const served_conn *c) {
     const dt_server *s = served_now->server;
     const dti_message *given = &served_given[c->process];

@@ -227,8 +227,8 @@ TEST(a_running_statistic_changes_with_a_commit_and_stays_when_a_step_is_dropped)
     image_each_device(image_check_commit);
 }
 
-/* Two micro-batches; with `again` the second is cancelled after its forward segment and run again.
- * */
+/* Two micro-batches; with `again` the second is cancelled after its forward segment and run
+ * again. */
 static void image_two_micros(bool again, float running[8]) {
     image_net n;
     dt_step_state state = DT_STEP_RUNNING;

@@ -222,8 +222,8 @@ TEST(recurrent_layers_refuse_states_and_lengths_of_other_shapes) {
     dt_ctx_destroy(ctx);
 }
 
-/* Dropout is between layers: it does not change the first one's state, and nothing in evaluation.
- * */
+/* Dropout is between layers: it does not change the first one's state, and nothing in
+ * evaluation. */
 TEST(dropout_between_recurrent_layers_acts_only_in_training_and_after_the_first_layer) {
     enum { B = 64, Y = B * RECURRENT_T * RECURRENT_H, S = B * 2 * RECURRENT_H };
     static float y[3][Y], h[3][S];

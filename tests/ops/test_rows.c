@@ -2,8 +2,8 @@
  * where the batch is computed in parts; what is summed over samples has the same bits wherever in a
  * larger array the samples lie. This is what makes any number of replicas train the same weights.
  * Every row of the op table and the usual layers are run over a batch. Then they are run over
- * pieces of it as batches of their own. Included by main.c after test_ops.c, whose cases it uses.
- * */
+ * pieces of it as batches of their own. Included by main.c after test_ops.c, whose cases it
+ * uses. */
 #ifdef DTRAIN_TESTS_OPS_CASES_H /* else it is compiled apart */
 
 enum { ROWS_BATCH = 64, ROWS_BATCH_VULKAN = 7, ROWS_FIRST = 7 };

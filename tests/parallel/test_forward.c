@@ -118,8 +118,8 @@ static bool forward_predict(const forward_shape *s, forward_run *r) {
     return !result;
 }
 
-/* All of them, and losses: as of one device, or of the same number of tensor ranks without stages.
- * */
+/* All of them, and losses: as of one device, or of the same number of tensor ranks without
+ * stages. */
 static void forward_equal(forward_shape s, int batch) {
     const forward_shape one = {
         .tensor_ranks = s.tensor_ranks, .sequence = s.sequence, .vulkan = s.vulkan, .batch = batch};

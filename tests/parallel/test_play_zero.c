@@ -1,5 +1,6 @@
-/* Lists of ZeRO-2 and ZeRO-3 jobs, played without their devices, as test_play.c plays others. Addresses
- * follow what each device has of parameters and gradients. So a need that is one too small is seen.
+/* Lists of ZeRO-2 and ZeRO-3 jobs, played without their devices, as test_play.c plays others.
+ * Addresses follow what each device has of parameters and gradients. So a need that is one too
+ * small is seen.
  * A rank's network moves only while its first device waits, or has ended: less than in a job.
  * Included by main.c, after test_play.c. */
 

@@ -162,8 +162,8 @@ TEST(tickets_accept_another_push_when_an_arriving_one_is_outdated) {
     CHECK(dti_tickets_push(&w.t, 0, 1, 0, 999) == DTI_PUSH_TWICE);
 }
 
-/* A fault that a worker found in its own batch slice does not undo the push of the ticket's owner.
- * */
+/* A fault that a worker found in its own batch slice does not undo the push of the ticket's
+ * owner. */
 TEST(tickets_ignore_the_fault_of_a_worker_that_lost_its_ticket) {
     static ticket_world w;
     ticket_one(&w);

@@ -1,7 +1,7 @@
 /* What a random model gives in float64, and how far a device may be off. Every node of the
- * reference is shaken by the error of its own op (ops_bounds.h) and by the rounding of its result.
- * How far the end moves is the graph's condition. The gradients are held against finite differences
- * of the loss. */
+ * reference is shaken by its own op's error (ops_bounds.h) and by the rounding of its result. How
+ * far the end moves is the graph's condition. The gradients are held against finite differences of
+ * the loss. */
 #ifndef DTRAIN_TESTS_RANDOM_REF_H
 #define DTRAIN_TESTS_RANDOM_REF_H
 

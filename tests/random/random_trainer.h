@@ -2,8 +2,8 @@
  * they do with ZeRO, and after a checkpoint in the middle; and the first step's gradient is the
  * reference's of the same pieces. A pipeline of 2 to 4 stages, where the model can be cut, has the
  * bits of one device. So has a grid of pipelines over ranks. Part of random_run.h's job, in a file
- * of its own.
- * */
+ * of its
+ * own. */
 #ifndef DTRAIN_TESTS_RANDOM_TRAINER_H
 #define DTRAIN_TESTS_RANDOM_TRAINER_H
 

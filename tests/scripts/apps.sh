@@ -1,7 +1,7 @@
 #!/bin/sh
-# Tests of dtrain.h in an application: in an empty folder, included by two files, in other languages,
-# with less of it. build.sh calls it; names that contain one of the arguments are run, or all. The
-# last line is three numbers: passed, failed, skipped.
+# Tests of dtrain.h in an application. It is in an empty folder, included by two files, in other
+# languages, or without parts of it. build.sh calls it; names that contain one of the arguments are
+# run, or all. The last line is three numbers: passed, failed, skipped.
 set -u
 cd "$(dirname "$0")/../.."
 work=build/apps
@@ -69,7 +69,7 @@ C
     if $work/two; then pass; else fail $test "fails"; fi
 }
 
-# language_test TEST COMPILER SUFFIX STANDARD: the declarations alone, without a warning.
+# language_test TEST COMPILER SUFFIX STANDARD: only the declarations, without a warning.
 language_test() {
     wanted "$1" || return 0
     command -v "$2" >/dev/null 2>&1 || { skip "$1" "there is no $2"; return 0; }

@@ -44,7 +44,7 @@ a_section_that_is_cut_off_is_said_in_the_report() {
         grep -q 'What a launch and a copy cost' "$folder/report.md"
 }
 
-# An old compiler, a missing header: that is a finding, and what was measured before stays.
+# An old compiler, a missing header: that is a finding, and the earlier measurements stay.
 tests_that_do_not_compile_are_said_in_the_report() {
     (
         say() { printf '%s\n' "$*" >&2; }

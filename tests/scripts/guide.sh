@@ -66,7 +66,7 @@ for part, count in (("train", 360), ("valid", 60)):
 END
 }
 
-# Killed behind its first checkpoint it goes on from there, with the classes of all pictures learnt.
+# Killed after its first checkpoint it goes on from there, with the classes of all pictures learnt.
 guide_pictures_learn_goes_on_and_writes_a_log() {
     draw_pictures && program pictures 1 c || return 1
     (cd "$work" && exec ./pictures.1 >pictures.first 2>&1) &

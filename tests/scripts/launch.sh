@@ -1,8 +1,9 @@
 #!/bin/sh
-# Tests of examples/allreduce.c under the launchers that are installed, by hand, over two network
-# namespaces, and against a rank written in Python from docs/protocol.md (peer.py). build.sh calls
-# it; names that contain one of the arguments are run, or all. The last line is three numbers:
-# passed, failed, skipped. Nothing here takes longer than its timeout, all of it well below a minute.
+# Tests of examples/allreduce.c under the launchers that are installed, by hand, and over two
+# network namespaces. Another rank is written in Python from docs/protocol.md (peer.py). build.sh
+# calls it; names that contain one of the arguments are run, or all. The last line is three numbers:
+# passed, failed, skipped. Nothing here takes longer than its timeout, all of it well below a
+# minute.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 work=${LAUNCH_WORK:-build/launch}
@@ -273,8 +274,8 @@ two_hosts_test() {
     fi
 }
 
-# An ip that makes namespaces and cannot enter them, as in many containers: the test above skips,
-# and says what was tried.
+# An ip that makes namespaces and cannot enter them, as in many containers. The test above skips,
+# and names its attempts.
 no_entry_test() {
     wanted "$1" || return 0
     mkdir -p $work/bin
@@ -291,7 +292,7 @@ IP
     fi
 }
 
-# Root without rights is not told to be root.
+# Root without rights gets no advice to be root.
 no_rights_test() {
     wanted "$1" && has "$1" setpriv && has "$1" ip || return 0
     [ -x build/dtest_comm ] || { skip "$1" "there is no build/dtest_comm"; return 0; }

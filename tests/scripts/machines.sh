@@ -1,7 +1,8 @@
 #!/bin/sh
 # Tests of the same bits by any compiler and flags, in hostile applications (hostile_host.c), on ARM
-# and without SIMD, and of drivers for other GPUs. `./build.sh test all` calls it; names that contain
-# one of the arguments are run, or all. The last line is three numbers: passed, failed, skipped.
+# and without SIMD. Also of drivers for other GPUs. `./build.sh test all` calls it; names that
+# contain one of the arguments are run, or all. The last line is three numbers: passed, failed,
+# skipped.
 set -u
 cd "$(dirname "$0")/../.."
 work=build/machines
@@ -15,8 +16,9 @@ newer_tests() { newer "$1" $header && [ -z "$(find tests -name '*.[ch]' -newer "
 
 # ---- the hostile host: the same hash whatever the compiler, the flags and the surroundings
 
-# All of the implementation is in it, and these are ./build.sh check's: what a level of optimisation warns
-# of is seen here, where it is compiled anyway. GCC takes 11 s for the one left out, which Clang has.
+# All of the implementation is in it, and these warnings are ./build.sh check's. Warnings of a level
+# of optimisation are seen here, where it is compiled in any case. GCC takes 11 s for the one left
+# out, which Clang has.
 warnings='-Wall -Wextra -pedantic -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes
     -Werror -Wno-misleading-indentation'
 
@@ -55,8 +57,8 @@ host_run() {
     fi
 }
 
-# What is fast takes longest to compile: of one compiler, which dtrain.h's checksum draws. Whoever
-# names tests has both. The long form has -O2 too, as build.sh compiles the seven files below.
+# What is fast takes longest to compile: of one compiler, which dtrain.h's checksum draws. A caller
+# that names tests has both. The long form has -O2 too, as build.sh compiles the seven files below.
 builds='gcc_O0 clang_O0 gcc_fast clang_fast'
 if [ -n "${DTRAIN_TEST_LONG-}" ]; then
     builds="$builds gcc_O2 clang_O2"
@@ -118,7 +120,7 @@ model_test() {
 
 # ---- the implementation as build.sh compiles it for the examples: in seven files
 
-# parts_link PROGRAM PART...: the hostile host, which then has declarations alone, with these parts.
+# parts_link PROGRAM PART...: the hostile host, which then has only declarations, with these parts.
 parts_link() {
     program=$work/$1 objects=
     shift
@@ -201,8 +203,8 @@ amd_test() {
 arm_gcc=aarch64-linux-gnu-gcc
 arm_root=/usr/aarch64-linux-gnu
 
-# The implementation is compiled once, with the tests; the host, which then has declarations alone,
-# is linked with it, and with a harness that is not the program's main.
+# The implementation is compiled once, with the tests; the host, which then has only declarations,
+# is linked with it. So is a harness that is not the program's main.
 arm_build() {
     newer_tests "$work/arm_host" && return 0
     rm -f "$work/arm_host" "$work/arm_dtest"
@@ -262,7 +264,7 @@ arm_tests() {
     arm_kernel_test
 }
 
-# ---- What a CPU without SIMD or FMA compiles: the portable class alone, whose FMA is two roundings.
+# ---- The code of a CPU without SIMD or FMA: only the portable class, whose FMA is two roundings.
 
 no_simd_test() {
     wanted a_build_without_simd_computes_every_op_within_its_bound || return 0

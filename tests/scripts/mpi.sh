@@ -11,7 +11,7 @@ mpicc=${MPICC:-mpicc} mpirun=${MPIRUN:-mpirun}
 
 . tests/scripts/wanted.sh
 
-# Open MPI refuses root, and more ranks than cores, unless told; MPICH knows neither word.
+# Open MPI refuses root, and more ranks than cores, unless it is asked; MPICH knows neither word.
 flags=
 if "$mpirun" --version 2>/dev/null | grep -q 'Open MPI\|OpenRTE'; then
     flags='--allow-run-as-root --oversubscribe'
@@ -35,7 +35,7 @@ build() {
 }
 
 # run NAME RANKS [PROGRAM]: RANKS ranks run the scenario; in those that end the group, each has to
-# say that it came to its end, for mpirun's own status is then that of a job without MPI_Finalize.
+# report that it came to its end. mpirun's own status is then that of a job without MPI_Finalize.
 run() {
     test=mpi_$1_$2
     wanted "$test" || return 0

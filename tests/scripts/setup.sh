@@ -1,8 +1,8 @@
 #!/bin/sh
-# Tests of what build.sh does where something is missing (tools/shared/needs.sh), on fake machines: a folder
-# of commands of which some are stubs, and a list of packages that are installed. build.sh calls it;
-# names that contain one of the arguments are run, or all. The last line is three numbers: passed,
-# failed, skipped.
+# Tests of build.sh where something is missing (tools/shared/needs.sh), on fake machines. A machine
+# is a folder of commands, of which some are stubs, and a list of installed packages. build.sh calls
+# it; names that contain one of the arguments are run, or all. The last line is three numbers:
+# passed, failed, skipped.
 set -u
 cd "$(dirname "$0")/../.."
 root=$PWD
@@ -98,7 +98,7 @@ END
 case "$*" in *amalgamate*) mkdir -p build/include && cp dtrain.h build/include ;; esac
 case "$*" in *-dumpversion*) echo 14 ;; *' -c '* | '-c '*) ;; *) echo "${0##*/} $*" >>"$MACHINE/events" ;; esac
 END
-    # Finds the headers of what is installed; compiles to a program that says its name.
+    # Finds the headers of installed packages; compiles to a program that says its name.
     stub compiler <<'END'
 case "$*" in
 -dumpversion) echo 14 && exit ;;
@@ -332,7 +332,7 @@ where_nothing_is_missing_nothing_is_said() {
     done
 }
 
-# Whoever calls it has agreed. Runtimes of Clang go by the version that is there.
+# The caller has agreed. Runtimes of Clang go by the version that is there.
 setup_installs_everything_without_a_question() {
     fresh
     typed 'n\n' setup

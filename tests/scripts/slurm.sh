@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs a command inside a real Slurm of one host that lives while the command does:
 #     tests/scripts/slurm.sh srun -n 4 --overcommit --mpi=pmi2 ./app
-# munged, slurmctld and slurmd run as root from a temporary folder, on ports of their own, and are
+# munged, slurmctld and slurmd run as root from a temporary folder, on ports of their own. They are
 # ended and removed afterwards. Exit status: the command's; 77 when Slurm cannot run here (with a
 # line that says why). SLURM_SH_CPUS: how many CPUs the node claims to have (default: nproc).
 set -u

@@ -66,8 +66,8 @@ neural_texture_draws_the_pictures_of_record() {
     done
 }
 
-# Of a wave whose height changes, an LSTM tells more than the value before; the state that it carries
-# goes on in the forecast, which is drawn.
+# For a wave whose height changes, an LSTM forecasts better than the value before; the state that it
+# carries goes on in the forecast, which is drawn.
 lstm_series_forecasts_better_than_the_value_before() {
     awk 'BEGIN { for (i = 0; i < 400; i++) print i "," (2 + sin(i / 17)) * sin(i / 2) }' \
         >$work/series.csv
@@ -125,7 +125,7 @@ pictures_learns_a_folder_of_fashion_mnist_and_goes_on_where_it_was() {
     grep -q '0/00020.png: damaged or truncated' $work/pictures.out
 }
 
-# Its loss on a text falls; what was saved goes on where it was, and wrong words are refused.
+# Its loss on a text falls; a saved run resumes where it was, and wrong words are refused.
 char_gpt_learns_a_text_and_writes_on() {
     find docs -name "*.md" | sort | xargs cat README.md >$work/text.txt
     set -- --data $work/text.txt --layers 2 --width 64 --context 64 --length 40 --devices cpu:2
@@ -161,7 +161,7 @@ pipeline_gpt_has_the_same_losses_in_stages_as_on_one_device() {
 }
 
 # Rank 0 serves, the others compute: the hash of the ranks that sum among themselves. Then a server
-# that a file tells of, and a worker with another key.
+# that a file names, and a worker with another key.
 parameter_server_prints_the_hash_of_the_ranks() {
     state one build/data_parallel cpu || return 1
     state served build/dtrun -n 4 build/parameter_server && cmp -s $work/one $work/served || return 1
@@ -182,7 +182,7 @@ parameter_server_prints_the_hash_of_the_ranks() {
     wait $server && sed -n 's/^state //p' $work/served.out | cmp -s $work/one - || return 1
 }
 
-# Of the tests' small model, whose tokens are letters here; what was learned is a file of its own.
+# Of the tests' small model, whose tokens are letters here; the trained part is a file of its own.
 gpt2_reads_a_published_model_learns_a_text_and_writes_on() {
     {
         printf '{"\\u0120": 0, "\304\212": 1'

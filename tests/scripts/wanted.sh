@@ -1,7 +1,7 @@
 # Sourced by the scripts that test.
 
 # wanted NAME: whether NAME contains one of $filters, as the test programs' filters do; none = all.
-# Words with '-' are no filters.
+# Words with '-' are not filters.
 wanted() {
     count=0
     for part in $filters; do

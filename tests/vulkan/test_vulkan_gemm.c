@@ -1,6 +1,6 @@
 /* The variants of the matrix product on every driver. Each has the same bits, within the bound of a
- * sum in double, and touches nothing beyond the operands. Included by main.c, after test_vulkan.c.
- * */
+ * sum in double, and touches nothing beyond the operands. Included by main.c, after
+ * test_vulkan.c. */
 
 #ifndef DT_NO_VULKAN
 
@@ -250,8 +250,8 @@ typedef struct gemm_sums {
     uint32_t added;
 } gemm_sums;
 
-/* Products, with a bias and without, on either side of the addend; the last one's comes too late.
- * */
+/* Products, with a bias and without, on either side of the addend; the last one's comes too
+ * late. */
 static dt_graph *gemm_sums_graph(gemm_sums *s) {
     dt_graph *g = NULL;
     if (dt_graph_create(s->ctx, &g))

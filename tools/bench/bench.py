@@ -42,7 +42,8 @@ MEMORY = ("cnn", 20) # workload, steps
 MEMORY_AIM = 0.5 # of PyTorch's, at most
 # To OpenBLAS, least time against least time: the mean of all cells, and each.
 GEMM_AIM, GEMM_CELL_AIM = 0.95, 0.85
-# What a cell counts for at most: OpenBLAS's threads stall on a busy machine, which is no merit of ours.
+# The most that a cell counts for: OpenBLAS's threads stall on a busy machine, which is not dtrain's
+# merit.
 RATIO_MOST = 2.0
 # Of software drivers, which most machines have.
 VULKAN_STEPS = {"mlp": 20, "cnn": 3}

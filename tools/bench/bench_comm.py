@@ -105,8 +105,8 @@ def free_port():
 
 
 def run_openmpi(net, ranks, ms, sizes, btl="tcp"):
-    # It spins while it waits. With as many ranks as processors it yields to nobody, unless told to:
-    # then a machine that does anything else makes it up to a hundred times slower.
+    # It spins while it waits. With one processor for each rank it yields to no one, unless it is
+    # asked to. Then a machine that does anything else makes it up to a hundred times slower.
     return results(run([*net.mpirun(ranks), "--mca", "btl", f"{btl},self", "--mca", "pml", "ob1", "--mca",
                         "mpi_yield_when_idle", 1, "build/mpi_allreduce", ms, *sizes]))
 

@@ -5,10 +5,12 @@ LOOPBACK = {("openmpi", 1 << 10): {2: 1.0, 4: 1 / 0.75, 8: 1 / 0.75},
             ("openmpi", 4 << 20): {2: 1.3, 4: 1.5},
             ("openmpi", 64 << 20): {2: 1.0, 4: 1.0, 8: 1.0},
             ("gloo", 64 << 20): {2: 1.3, 4: 1.3, 8: 1.3}}
-# Between namespaces, in SIZES: both of the libraries', or what as many bytes take over plain sockets.
+# Between namespaces, in SIZES: both of the libraries', or the time of the same bytes over plain
+# sockets.
 SIZES = (1 << 10, 64 << 20)
 LIBRARIES, PLAIN = {"openmpi": 1.0, "gloo": 1.3}, 0.95
-# On a link with a limit: a share of what iperf3 reaches from this size on, below it Open MPI's speed.
+# On a link with a limit: a share of what iperf3 reaches from this size on. Below it, Open MPI's
+# speed.
 SHARED_FROM, SHARE = 4 << 20, 0.95
 
 

@@ -21,7 +21,7 @@
  *     dtbench devices                       what there is
  *
  * Every result is one JSON object a line. Times are in milliseconds. It reaches into dtrain's
- * internals for the GEMM and the pool alone; training goes through the public API. */
+ * internals only for the GEMM and the pool; training goes through the public API. */
 #define _GNU_SOURCE
 #define DT_IMPLEMENTATION
 #include "dtrain.h"
@@ -47,7 +47,7 @@ static double now_ms(void) {
 }
 
 /* The clock that a product is timed with. One thread's own time does not count what else the
- * machine does meanwhile; several threads have the wall's clock alone. */
+ * machine does meanwhile; several threads have only the wall's clock. */
 static double work_ms(int threads) {
     struct timespec t;
     if (threads > 1)
@@ -104,9 +104,9 @@ static float *random_floats(size_t count, float scale) {
 #include "dtbench_create.h"
 #include "dtbench_launches.h"
 
-/* ---- What a parallel region costs over its work, a piece a thread: one region after the other,
- * while workers spin, and after a pause, when they sleep and have to be woken. Without work the
- * caller takes all pieces before a worker sees them. */
+/* ---- The cost of a parallel region over its work, a piece a thread. One region comes after the
+ * other, while workers spin. Another comes after a pause, when they sleep and have to be woken.
+ * Without work the caller takes all pieces before a worker sees them. */
 
 #define REGION_RUNS 2000
 #define REGION_PAUSES 50

@@ -11,8 +11,8 @@
  *
  * Each size is warmed up, then repeated for about MS milliseconds. Every result is one JSON object
  * a line, from rank 0; times are in microseconds, the wall's and the processors', of the rank with
- * the most. The sum is checked outside the timed loop, each element on each rank, and a wrong one
- * ends the program with status 1. */
+ * the most. The sum is checked outside the timed loop, each element on each rank. A wrong one ends
+ * the program with status 1. */
 #define _GNU_SOURCE
 #define DT_COMM_ONLY
 #define DT_IMPLEMENTATION
@@ -39,7 +39,7 @@
 #define RANKS_MAX 64     /* that are threads, or on plain sockets */
 #define SIZES_MAX 64
 
-typedef struct bench { /* one rank's side of what is measured */
+typedef struct bench { /* one rank's side of a measurement */
     dt_comm *comm;
     const char *what;
     void (*step)(struct bench *bench); /* once over the first `bytes` of in and out */
@@ -281,7 +281,7 @@ static dt_comm_algorithm algorithm_of(const char *name) {
     fail(name, "no algorithm");
 }
 
-/* What was measured at joining, or was given; to stderr, as the results are JSON. */
+/* The value that was measured at joining, or was given; to stderr, as the results are JSON. */
 static void print_link(const bench *b) {
     dt_comm_info info;
     dt_comm_get_info(b->comm, &info);

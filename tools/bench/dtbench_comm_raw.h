@@ -1,9 +1,10 @@
-/* Plain sockets for tools/bench/dtbench_comm.c: the bytes of an all-reduce of any number of ranks, in
- * as many exchanges one after another as dtrain's default takes, with no frames, no sums and no
- * checks. Up to 64 KiB recursive doubling: in each round all bytes both ways with one other rank
- * (the ranks above the largest power of two give theirs first and are given the result). Above, two
- * Nths to and from each other rank, all at once: what reduce-scatter and all-gather move together,
- * without the one waiting for the other, so no library can be faster by the same bytes. */
+/* Plain sockets for tools/bench/dtbench_comm.c: the bytes of an all-reduce of any number of ranks.
+ * They take the number of exchanges that dtrain's default takes, one after another. There are no
+ * frames, no sums and no checks. Up to 64 KiB recursive doubling: in each round all bytes both ways
+ * with one other rank (the ranks above the largest power of two give theirs first and are given the
+ * result). Above, two Nths to and from each other rank, all at once. That is what reduce-scatter
+ * and all-gather move together, without waits between them. So no library can be faster by the same
+ * bytes. */
 
 #define RAW_DOUBLING_MOST (64u << 10)
 #define RAW_SPIN_SECONDS 200e-6
@@ -129,8 +130,8 @@ static struct in_addr raw_own(const char *address) {
     return at.sin_addr;
 }
 
-/* A rank listens at a port of the system's choice that it tells all; of each pair the higher rank
- * connects, and says who it is. */
+/* A rank listens at a port of the system's choice that it sends to all; of each pair the higher
+ * rank connects, and says who it is. */
 static void connect_raw(const bench *b, const char *address) {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = raw_own(address)};
     socklen_t length = sizeof at;

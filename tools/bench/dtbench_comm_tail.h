@@ -1,14 +1,14 @@
 /* The time of each operation for tools/bench/dtbench_comm.c, where packets are lost: what counts is the
- * slowest of a thousand. Beside it what TCP says of the connection: its round trip and its
- * retransmission time-out, medians over all operations, for a time-out doubles after each loss and
- * comes back. */
+ * slowest of a thousand. Beside it TCP's view of the connection: its round trip and its
+ * retransmission time-out. They are medians over all operations, for a time-out doubles after each
+ * loss and comes back. */
 
 static int double_compare(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
-/* Of the first data connection: microseconds; 0: the system does not tell. */
+/* Of the first data connection: microseconds; 0: the system does not report it. */
 static void tail_of_tcp(const bench *b, double *rtt_us, double *timeout_us) {
     const dti_tcp *t = ((dti_tcp_group *)b->comm->state)->tcp;
     struct tcp_info info = {0};

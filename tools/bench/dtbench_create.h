@@ -4,7 +4,7 @@
 #define MODEL 16
 #define TOKENS 4
 
-/* Of this thread, which does it alone but for the fill of a store: so nothing else is counted. */
+/* Of this thread, which does all of it except the fill of a store: so nothing else is counted. */
 static double since(double *start) {
     double now = work_ms(1), ms = now - *start;
     *start = now;
@@ -91,7 +91,7 @@ static void create(const char *given, int count) {
            (unsigned long long)info.transient_bytes);
 }
 
-/* A store of so many millions of normal values, filled by so many threads. */
+/* A store of that number of millions of normal values, filled by that number of threads. */
 static void fill(int threads, int millions) {
     session s = session_open(threads, "cpu");
     char name[32];

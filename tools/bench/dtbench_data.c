@@ -1,7 +1,7 @@
-/* What ./build.sh bench data runs: a convolutional network trained on one core, its samples from
- * arrays in memory, from a folder of PNG files decoded on another core, and from the folder with
- * augmentation and a cache. Whole epochs, in turns; medians of samples a second, and how long steps
- * waited for samples.
+/* ./build.sh bench data runs this: a convolutional network trained on one core. Its samples come
+ * from arrays in memory, or from a folder of PNG files decoded on another core. Then from the
+ * folder with augmentation, and with a cache. Whole epochs, in turns; medians of samples a second,
+ * and how long steps waited for samples.
  *
  *     build/dtbench_data IMAGES LABELS FOLDER [ROUNDS]
  *

@@ -1,6 +1,6 @@
-/* What dtbench measures of steps by a budget (dt_program_advance_for): how long frames take, beside
- * programs that want the processors as much, and with the place among them that an application
- * gives its frames. One of dtbench.c's files. */
+/* dtbench's measurements of steps by a budget (dt_program_advance_for). They show how long frames
+ * take beside programs that want the processors as much. They also show frames with the priority
+ * that an application gives them. One of dtbench.c's files. */
 
 #ifdef __linux__
 #include <signal.h>
@@ -18,7 +18,7 @@ typedef struct frame_plan {
     int busy;              /* processes that do nothing but want a processor, as everybody does */
 } frame_plan;
 
-/* ---- Who else is there, and this thread's place among them */
+/* ---- The other programs there, and this thread's place among them */
 
 #ifdef __linux__
 static pid_t frame_busy[64];
@@ -154,7 +154,7 @@ static void frame_step(const session *s, const frame_plan *p, double period, sam
     try(s->ctx, dt_program_end(s->program, NULL), "end");
 }
 
-/* What the scheduler alone makes of as much work: so many ms of the thread's own time. */
+/* The scheduler's effect on the same work: `ms` of the thread's own time. */
 static void frame_bare(const frame_plan *p, samples *times) {
     while (times->count < p->count) {
         const double start = now_ms(), begin = work_ms(1);

@@ -59,8 +59,8 @@ static double peak_gflops(int isa) {
 #define CELL_MS 900
 #define ROUNDS_LEAST 3
 #define CORE_GFLOPS 100 /* roughly, to size a block */
-/* OpenBLAS's threads spin when they are done, libgomp's for up to 15 ms: on a machine with as many
- * cores as threads they would sit on the core of the one that is timed next. */
+/* OpenBLAS's threads spin when they are done, libgomp's for up to 15 ms. With one core for each
+ * thread they would sit on the core of the side that is timed next. */
 #define SETTLE_MS 40
 
 typedef void sgemm_fn(int order, int trans_a, int trans_b, int m, int n, int k, float alpha,
@@ -177,7 +177,7 @@ static int block_calls(const gemm_bench *x, const cell *c) {
     return ms >= BLOCK_MS ? 1 : (int)(BLOCK_MS / ms) + 1;
 }
 
-/* The largest difference, of the largest value: a bench that computes nonsense is no bench. */
+/* The largest difference, of the largest value: a bench that computes nonsense measures nothing. */
 static double difference(const cell *c) {
     double most = 0, largest = 1e-30;
     for (int64_t i = 0; i < (int64_t)c->m * c->n; i++) {

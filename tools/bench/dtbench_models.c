@@ -1,6 +1,6 @@
-/* What ./build.sh bench pipeline and bench models run on each rank: a model that is split across
- * the ranks, data in memory. Each rank writes a line of JSON: milliseconds of a step, for how many
- * of them its device waited for another stage, the processor's, and the process's peak memory.
+/* ./build.sh bench pipeline and bench models run this on each rank. It is a model that is split
+ * across the ranks, with data in memory. Each rank writes a line of JSON. It has milliseconds of a
+ * step, of the wait for another stage, and of the processor. It also has the process's peak memory.
  *
  * usage: dtbench_models gpt|gpt_small|mlp40m STRATEGY STEPS
  * STRATEGY: one (8 micro-batches, no other rank); gpipe, 1f1b, interleaved, zero_bubble (a stage a

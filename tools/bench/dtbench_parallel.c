@@ -5,9 +5,10 @@
  *                      [seconds=S]
  *
  * Trains MODEL (mlp, cnn, mlp10m) on DEVICES ("cpu", "cpu:2", ...), BATCH samples a replica, one
- * thread each, with gradients in bf16 between ranks (bf16), mlp10m's hidden layers of a width,
- * alone or as a rank of a job that dtrun and the like have started. seconds: measures once and
- * ends. Without it rank 0 is told what to do, a line each, on its standard input.
+ * thread each. Gradients may be in bf16 between ranks (bf16), and mlp10m's hidden layers of a
+ * width. It runs as a single process, or as a rank of a job that dtrun or another launcher has
+ * started. seconds: measures once and ends. Without it rank 0 gets its commands, a line each, on
+ * its standard input.
  *
  *     train S       steps for about S seconds
  *     overlap S     in turn, again and again: a step that exchanges gradients only after the
@@ -354,7 +355,7 @@ static void measure(bench *b, command c, double seconds) {
         print_sums(b, c, &s, took);
 }
 
-/* ---- commands: rank 0 reads them, and tells the others */
+/* ---- commands: rank 0 reads them, and sends them to the others */
 
 static command next_command(const bench *b, double *seconds) {
     double told[2] = {QUIT, 0};

@@ -6,9 +6,10 @@ typedef struct net { /* while it is made, and made */
     dt_graph *graph;
     dt_tensor x, t, h, loss;
     int64_t in, out; /* elements of a sample, of the last layer */
-    int64_t tokens;  /* a sample is so many characters, and each has a target; else 0 */
+    int64_t tokens;  /* a sample is that number of characters, and each has a target; else 0 */
     int layers;
-    double macs; /* of a step, a sample: forward, weights' gradients, inputs' but for the first */
+    double macs; /* of a step, a sample: forward, weights' gradients, inputs' except for the
+                  * first */
 } net;
 
 typedef struct workload {
@@ -90,7 +91,8 @@ static void attend(net *n, const char *name, int64_t heads) {
     count_layer(n, 4 * t * width * width + t * t * width); /* half of all pairs, twice */
 }
 
-/* Characters as vectors, which are trained: the layer behind them has a gradient of its input too. */
+/* Characters as vectors, which are trained: the layer after them has a gradient of its input
+ * too. */
 static void characters(net *n, int64_t context, int64_t width) {
     n->tokens = n->in = context;
     n->x = dt_input(n->graph, "x", DT_I32, dt_dims(context));
@@ -178,7 +180,7 @@ static const workload *find_workload(const char *name) {
     fail(name, "no such workload");
 }
 
-typedef struct session { /* a context, and what was made in it */
+typedef struct session { /* a context, and the objects in it */
     dt_ctx *ctx;
     dt_graph *graph;
     dt_store *store;
@@ -301,7 +303,7 @@ static void steps(const char *name, int threads, const char *device, int count) 
     training_close(&r);
 }
 
-/* ---- The same through a trainer on one CPU device: beside the step above it has the gathering of
+/* ---- The same through a trainer on one CPU device. Beside the step above it has the gathering of
  * a shuffled batch, the commit protocol and the report. */
 
 #define TRAINER_BATCHES 16 /* of an epoch */
@@ -384,8 +386,8 @@ static double status_mib(const char *field) {
     return kib / 1024;
 }
 
-/* What training adds to the process at most: its peak less what it held before the model was made,
- * and before there was a context. */
+/* The most that training adds to the process. It is its peak less what it held before the model was
+ * made, and before there was a context. */
 static void memory(const char *name, int threads, int count) {
     double before = status_mib("VmRSS:");
     training r = training_open(name, threads, "cpu");
@@ -397,13 +399,13 @@ static void memory(const char *name, int threads, int count) {
     training_close(&r);
 }
 
-/* ---- Chains of products and of convolutions on any device. The weights are parameters, inputs
- * are small beside the work and one number comes back, so that it is the work that is timed. */
+/* ---- Chains of products and of convolutions on any device. The weights are parameters, inputs are
+ * small beside the work, and one number comes back. So only the work is timed. */
 
 #define CHAIN 4
 #define CHAIN_RUNS 7
 #define PRODUCT_SIZE 512
-#define CONV_BATCH 16 /* images of 28 x 28 with 64 channels, to as many, kernel 3 x 3, padding 1 */
+#define CONV_BATCH 16 /* images of 28 x 28 with 64 channels, to 64, kernel 3 x 3, padding 1 */
 #define CONV_SIZE 28
 #define CONV_CHANNELS 64
 

@@ -1,10 +1,10 @@
-/* What ./build.sh bench local and bench served run on each rank: Fashion-MNIST's MLP, or with
- * DTLOCAL_CNN set a small convolutional network, or with DTLOCAL_TEXT set a GPT over the bytes of
- * that file, synchronously, by rounds of local steps, or with rank 0 as the parameter server of the
- * others, for some seconds. Rank 0 writes a line of JSON after each exchange among all ranks:
+/* ./build.sh bench local and bench served run this on each rank. It is Fashion-MNIST's MLP. With
+ * DTLOCAL_CNN set it is a small convolutional network, with DTLOCAL_TEXT a GPT over the bytes of
+ * that file. It trains for some seconds: synchronously, by rounds of local steps, or with rank 0 as
+ * the parameter server. Rank 0 writes a line of JSON after each exchange among all ranks. It has
  * seconds, step, and the loss of the samples since the line before; at the end the test set's
- * accuracy (of a text its last tenth). Each rank that computes sleeps for DTLOCAL_SLEEP_MS
- * before each step, the last one DTLOCAL_SLOW times as long: a slow rank.
+ * accuracy (of a text its last tenth). Each rank that computes sleeps for DTLOCAL_SLEEP_MS before
+ * each step, the last one DTLOCAL_SLOW times as long: a slow rank.
  *
  * usage: dtlocal FOLDER SECONDS sync|local [STEPS [none|bf16|int8|topk [GOSSIP]]]
  *        dtlocal FOLDER SECONDS server STALENESS BATCH_SLICES */

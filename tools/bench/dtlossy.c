@@ -3,10 +3,10 @@
  *
  *     dtlossy NAMESPACE_A NAMESPACE_B MS PERCENT
  *
- * makes a TUN device wan0 in each, 10.216.0.1 and 10.216.0.2, and passes each IP packet from one
- * to the other MS milliseconds later, but PERCENT of them not at all; always the same ones by
- * number. Says "ready" when packets pass, and ends with its standard input. What does not fit into
- * its queue (as of a router: 2048 packets a direction) is lost too. */
+ * makes a TUN device wan0 in each, 10.216.0.1 and 10.216.0.2. It passes each IP packet from one to
+ * the other MS milliseconds later, but PERCENT of them not at all; always the same ones by number.
+ * Says "ready" when packets pass, and ends with its standard input. What does not fit into its
+ * queue (as of a router: 2048 packets a direction) is lost too. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

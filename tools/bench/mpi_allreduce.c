@@ -1,6 +1,6 @@
-/* MPI's side of ./build.sh bench comm: MPI_Allreduce, float sum, timed as
- * tools/bench/dtbench_comm.c times ours: warmed up, then repeated for about MS milliseconds, from
- * one buffer into another.
+/* MPI's side of ./build.sh bench comm: MPI_Allreduce, float sum, timed as in
+ * tools/bench/dtbench_comm.c. It is warmed up, then repeated for about MS milliseconds, from one
+ * buffer into another.
  *
  *     mpicc -O2 tools/bench/mpi_allreduce.c -o build/mpi_allreduce
  *     mpirun --mca btl tcp,self -n 2 build/mpi_allreduce MS BYTES...

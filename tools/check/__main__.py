@@ -28,8 +28,8 @@ amalgamate = SourceFileLoader("amalgamate", "tools/generate/amalgamate").load_mo
 pipelines = SourceFileLoader("pipelines", "tools/check/pipelines.py").load_module()
 
 
-# Made from src/ by every run. A text from standard input includes <dtrain.h>: by "dtrain.h" the compiler
-# would find the committed one first, which only check_header and check_api are about.
+# Made from src/ by every run. A text from standard input includes <dtrain.h>. By "dtrain.h" the
+# compiler would find the committed one first, which only check_header and check_api are about.
 HEADER, API, INCLUDES = "build/include/dtrain.h", "build/include/api.json", ("-Ibuild/include", "-I.")
 
 
@@ -42,8 +42,8 @@ def listed_files():
 LAYERS = list(dict.fromkeys(n.split("/")[0] for n in listed_files()))
 # Layers whose files too use only those before them: what is asked of later ones goes by a pointer.
 ORDERED = ["comm"]
-# Names that a layer may not use though they stand below it: the backend is behind backend.h, and
-# code is made without a device, a store or a program.
+# Names that a layer may not use although they are below it. The backend is used through backend.h,
+# and code is made without a device, a store or a program.
 HIDDEN = {"lower": r"\bdti_(?:vk|cpu|ref)_\w+|\bdt_store\b|\bdt_program\b|\bdti_device\b|\bdti_memory\b",
           "program": r"\bdti_vk_\w+", "nn": r"\bdti_(?:vk|cpu|ref)_\w+",
           "data": r"\bdti_(?:vk|cpu|ref)_\w+",
@@ -250,9 +250,9 @@ def check_layers():
     return "\n".join(bad)
 
 
-# How many files one adds or edits by hand for one more of a kind, counted as those whose code names
-# one that there is; calls of it, tests and docs apart. A kind's number falls, or has its reason here.
-# A loss is 3 where its kernels are those of terms, as mse's are.
+# The number of files that one adds or edits by hand for one more of a kind. They are counted as
+# those whose code names an existing one; calls of it, tests and docs apart. A kind's number falls,
+# or has its reason here. A loss is 3 where its kernels are those of terms, as mse's are.
 PLACES = {"mish": ("an elementwise op", 3), "softmax": ("an op with kernels", 6),
           "rmsprop": ("an optimizer", 2), "mse": ("a loss", 3), "nn_group_norm": ("a layer", 2)}
 # A strategy has a folder of its own; beside it the public header, the tables of fields and features
@@ -544,8 +544,8 @@ def check_calls():
                      for n in declared if n not in rows)
 
 
-# Without an entrance of their own: they hand their object on to a function that has one, make one, or
-# read what never changes.
+# Without an entrance of their own. They hand their object on to a function that has one, make one,
+# or read values that never change.
 HANDED_ON = set("""dt_ctx_create dt_comm_create dt_comm_create_threads dt_comm_desc_from_env dt_dims_of
     dt_array_destroy dt_history_destroy dt_lr_curve_destroy dt_progress_show dt_run_log_fit dt_comm_send
     dt_comm_recv dt_comm_broadcast dt_comm_reduce dt_comm_all_reduce dt_comm_gather dt_comm_all_gather
@@ -654,8 +654,8 @@ def check_snippets():
 def check_implementation():
     """The implementation has no warnings, whatever the compiler, the options and the part."""
     text = '#include <dtrain.h>\n'
-    # What optimisers say of it is in check_symbols and check_alone, and of -O0 and -O3, of which a
-    # program is made, in tests/scripts/machines.sh. Parsing takes a fiftieth of the time.
+    # Optimisers' warnings are in check_symbols and check_alone. Those of -O0 and -O3, of which a
+    # program is made, are in tests/scripts/machines.sh. Parsing takes a fiftieth of the time.
     parsed = [["-std=c11"], ["-std=c11", "-D_POSIX_C_SOURCE=200809L"],
               ["-O3", "-ffast-math", "-march=native"],
               ["-DDT_NO_VULKAN", "-DDT_NO_AVX512"], ["-DDT_DEBUG"],

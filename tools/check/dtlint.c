@@ -1,8 +1,8 @@
-/* Finds launches that would leave a GPU idle, in the steps of networks, from their plans alone:
- * no device is asked. What a launch costs is said by its kernel's row. Those that are known stand
- * in a file, one line for a kernel of a network, and may only become fewer and better:
+/* Finds launches that would leave a GPU idle, in the steps of networks. It uses only their plans,
+ * and asks no device. A launch's cost is in its kernel's row. Known ones are in a file, one line
+ * for a kernel of a network. They may only become fewer and better:
  *
- *   dtlint FILE    compares; 1 where a launch is worse than its line, or better: then the line goes
+ *   dtlint FILE    compares; 1 where a launch differs from its line (if better, drop it)
  *   dtlint --list  prints the file's lines, for what there is now
  *   dtlint NAME    every launch of a network
  */
@@ -15,7 +15,8 @@
 
 #include "launches.h"
 
-/* An invocation that makes more steps has company, of so many workgroups; and so has much work. */
+/* An invocation that makes more steps has company, of that number of workgroups; and so has much
+ * work. */
 #define STEPS_MAX 512
 #define STEPS_GROUPS 256
 #define WORK_MAX 1000000

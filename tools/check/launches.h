@@ -1,7 +1,8 @@
-/* Seven networks, and what a step of each asks of a device: its launches, as the lowering makes them
- * for Vulkan's least limits, laid out in workgroups for a GPU that has memory for them. No device
- * and no store: tools/check/dtlint.c prints it and finds launches that leave a GPU idle, and
- * tests/unit/test_launches.c holds what a step has. Needs dtrain.h with its implementation. */
+/* Seven networks, and the needs of a step of each. These are its launches, as the lowering makes
+ * them for Vulkan's least limits. They are laid out in workgroups for a GPU that has memory for
+ * them. It needs no device and no store. tools/check/dtlint.c prints it and finds launches that
+ * leave a GPU idle. tests/unit/test_launches.c holds what a step has. Needs dtrain.h with its
+ * implementation. */
 
 /* ---- the networks */
 
@@ -195,7 +196,7 @@ static void launches_close(launches_step *s) {
 
 typedef struct launches_fact { /* of a launch */
     const char *kernel;
-    bool barrier; /* in front of it */
+    bool barrier; /* before it */
     uint32_t local;
     uint64_t groups, bytes; /* bytes: of what it binds */
     dti_effort effort;

@@ -128,7 +128,7 @@ class Vulkan:
         special = self.struct("IPNP", 5, entries, 20, self.struct("5I", *constants))
         main = ctypes.create_string_buffer(b"main")
         stage = struct.pack("@iPIIPPP", 18, 0, 0, 32, module.value, ctypes.addressof(main), special)
-        # The struct within begins at 24; what it tells of itself: statistics and the machine code.
+        # The struct within begins at 24; its report of itself: statistics and the machine code.
         info = self.struct(f"iPI4x{len(stage)}sPPi", 29, 0, 0x40 | 0x80, stage, self.layout.value, 0, 0)
         made = ctypes.c_void_p()
         self.call("vkCreateComputePipelines", self.device, None, 1, ctypes.c_void_p(info), None,

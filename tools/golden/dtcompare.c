@@ -1,6 +1,6 @@
-/* Runs the first steps of a network of examples/fashion_mnist_conv.c, without dropout, and writes
- * down what tools/golden/compare_pytorch.py compares: the initial weights, the gradient of the
- * first step, and on standard output each step's loss.
+/* Runs the first steps of a network of examples/fashion_mnist_conv.c, without dropout. It writes
+ * the values that tools/golden/compare_pytorch.py compares. They are the initial weights, the
+ * gradient of the first step, and on standard output each step's loss.
  *
  *     dtcompare MODEL DEVICE BATCH STEPS DATA OUT          (DATA: IDX files; OUT: a folder)
  *
@@ -64,7 +64,7 @@ static dt_tensor resnet(dt_tensor h) {
     return dt_nn_linear(dt_flatten(dt_adaptive_avg_pool2d(h, 1, 1)), "fc", 10);
 }
 
-/* All gradients, one behind the other, in order of creation. */
+/* All gradients, one after the other, in order of creation. */
 static void write_gradients(dt_store *store, const char *path) {
     FILE *file = fopen(path, "wb");
     check(file ? DT_OK : DT_ERROR_IO, path);

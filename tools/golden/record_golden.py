@@ -452,10 +452,11 @@ def ops():
     return 0
 
 
-# ---- The main job's first 100 steps. Weights by a formula that both sides compute: s = 1, then for
+# ---- The main job's first 100 steps. Weights by a formula that both sides compute. s = 1, then for
 # each weight of fc1.weight, fc1.bias, fc2.weight, fc2.bias in turn
 #     s = (s * 1664525 + 1013904223) mod 2^32,  w = ((s >> 8) / 2^23 - 1) / sqrt(in)
-# in double, rounded to float. Step i trains on the rows 64 i to 64 i + 63 of the training set.
+# in double, rounded to float. Step i trains on the
+# rows 64 i to 64 i + 63 of the training set.
 
 def fashion_init():
     state, init = 1, {}

@@ -321,7 +321,7 @@ def batch_micro():
     return drift_of(micro_run(torch.float32)[1], exact)
 
 
-# ---- The networks. value(stream, i) is a hash of both, uniform in [-1, 1), exact in float32.
+# ---- The networks. value(stream, i) is a hash of the two, uniform in [-1, 1), exact in float32.
 
 def hashed(stream, count):
     v = np.arange(count, dtype=np.uint32) + np.uint32(stream * 0x9E3779B9 & 0xFFFFFFFF)
@@ -391,8 +391,8 @@ def resnet(net, h, width, blocks):
     return net.linear(F.adaptive_avg_pool2d(h, 1).flatten(1), "fc", 10)
 
 
-# A rounding that turns what a ReLU reads turns a gradient, of which Adam's first steps make whole
-# steps: among a deep network's activations that happens, in PyTorch's float32 too. So the whole
+# A rounding that flips what a ReLU reads flips a gradient, of which Adam's first steps make whole
+# steps. Among a deep network's activations that happens, in PyTorch's float32 too. So the whole
 # resnet has GELU, and every step's loss a bound.
 NETWORKS = {  # name: (function, size of the images, batch, activation)
     "cnn": (lambda net, x: cnn(net, x, 4), 12, 8, torch.relu),

@@ -1,4 +1,4 @@
-/* The measuring half of ./build.sh gpu, which calls it once for each section, so that a driver that
+/* The measuring half of ./build.sh gpu, which calls it once for each section. So a driver that
  * crashes ends one section and no more:
  *
  *     dtgpu list                           usable Vulkan devices, best first; without hardware also
@@ -107,7 +107,7 @@ static void section_begin(const char *name, const char *folder, double seconds) 
 
 static void measure(const char *name, const char *id, const char *folder, double seconds) {
     section_begin(name, folder, seconds);
-    alarm((unsigned)(3 * seconds) + 120); /* a driver that hangs: what was written stays */
+    alarm((unsigned)(3 * seconds) + 120); /* a driver that hangs: the lines written so far stay */
     if (!strcmp(name, "device"))
         section_device(id);
     else if (!strcmp(name, "peaks"))

@@ -1,7 +1,7 @@
-/* Part of dtgpu.c: the device, what it can do at most, what a launch and a copy cost, and whether
- * each variant of a kernel is right. */
+/* Part of dtgpu.c: the device, its peak rates, and what a launch and a copy cost. Also whether each
+ * variant of a kernel is right. */
 
-typedef struct rig { /* the device alone, without a context */
+typedef struct rig { /* only the device, without a context */
     dti_base base;
     dti_vk_instance *in;
     dti_vk_device *device;
@@ -313,7 +313,7 @@ static const char *check_name(const dti_vk_shader *s) {
     return text;
 }
 
-/* A variant by its number and its tile: rows x columns of what is made, by steps of the sum. */
+/* A variant by its number and its tile: rows x columns of the result, by steps of the sum. */
 static const char *variant_text(uint32_t kernel, uint32_t variant) {
     static char text[2][64];
     static int turn;

@@ -1,12 +1,12 @@
 /* Part of dtgpu.c: times on the device's own clock. The functions by which an open device records
- * its command buffers are replaced by others that write timestamps as well, so what is timed is
- * recorded by the library itself. Without timestamps the clock of the host is all there is. */
+ * its command buffers are replaced by others that write timestamps as well. So the library itself
+ * records all that is timed. Without timestamps the clock of the host is all there is. */
 
 #define CLOCK_QUERIES 16384u
 
 typedef enum clock_mode { CLOCK_OFF, CLOCK_LAUNCHES, CLOCK_SEGMENTS } clock_mode;
 
-typedef uint64_t vk_query_pool; /* a handle that is no pointer on 32-bit machines */
+typedef uint64_t vk_query_pool; /* a handle that is not a pointer on 32-bit machines */
 
 typedef struct vk_query_info {
     uint32_t type;
@@ -169,7 +169,7 @@ static void clock_start(dti_vk_device *device, clock_mode mode) {
     device->vk.EndCommandBuffer = clock_end;
 }
 
-/* What is recorded now is not timed; what was recorded still is. */
+/* What is recorded now is not timed; the commands recorded before still are. */
 static void clock_stop(void) {
     clocks.device->vk = clocks.real;
 }

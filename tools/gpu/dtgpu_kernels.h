@@ -136,7 +136,7 @@ typedef struct operation {
     int64_t n;           /* elements, set before it is made */
     int batch;           /* 0: no samples */
     double flops, bytes; /* set when it is made */
-    bool train;          /* what is made is a loss */
+    bool train;          /* the result is a loss */
 } operation;
 
 static dt_tensor op_values(dt_graph *g, const char *name, dt_shape shape) {

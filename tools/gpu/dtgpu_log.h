@@ -1,5 +1,5 @@
-/* Part of dtgpu.c: what is found is written as lines of fields between tabs, each flushed, to a
- * file of its section, and for eyes to standard output. dtgpu_report.h makes the report of them.
+/* Part of dtgpu.c: findings are written as lines of fields between tabs, each flushed, to a file of
+ * its section. For eyes they go to standard output. dtgpu_report.h makes the report of them.
  *
  *     section  ID HEADING TEXT          what it shows, for a reader who never saw dtrain
  *     fact     NAME VALUE

@@ -1,6 +1,6 @@
-/* Part of dtgpu.c: why there is no GPU, as far as that can be seen from here: the loader, the
- * drivers' files and whether their libraries open, the devices' files and who may use them. To
- * standard error; the answers of others (an issue, a search) begin with what it says. */
+/* Part of dtgpu.c: why there is no GPU, as far as that can be seen from here. It looks at the
+ * loader, the drivers' files and whether their libraries open, and the devices' files and their
+ * users. To standard error; the answers of others (an issue, a search) begin with what it says. */
 
 static const char *const missing_folders[] = {"/etc/vulkan/icd.d",
                                               "/usr/share/vulkan/icd.d",
@@ -115,7 +115,7 @@ static void missing_advice(void) {
             fprintf(stderr, "  set: %s=%s\n", variables[i], getenv(variables[i]));
 }
 
-/* software: how many devices there are that are none. */
+/* software: the number of devices that are only software. */
 static void missing_say(int software) {
     const char *file = loader_file ? loader_file :
 #ifdef __APPLE__

@@ -1,6 +1,6 @@
-/* Part of dtgpu.c: the report, from the files of the sections that there are: report.md to paste,
- * report.json to compute with, report.html to look at. Made anew after each section, so a run that
- * is cut off leaves what it had. */
+/* Part of dtgpu.c: the report, from the files of the sections that there are. They are report.md to
+ * paste, report.json to compute with, report.html to look at. Written again after each section, so
+ * a run that is cut off leaves what it had. */
 
 enum { REPORT_FIELDS = 16, REPORT_LINE = 2048 };
 

@@ -153,8 +153,9 @@ static void steps_dearest(const char *net) {
     }
 }
 
-/* What the device is busy with a step, from the first to the last command of those command buffers
- * that run, and what is in them: segments are recorded too, and a whole step runs. */
+/* The time that the device is busy with a step, and the content of its command buffers. It is from
+ * the first to the last command of those that run. Segments are recorded too, and a whole step
+ * runs. */
 static double steps_busy(training *t, uint32_t *launches, uint32_t *barriers) {
     double busy = 0, ms;
     clock_start((dti_vk_device *)t->store->device, CLOCK_SEGMENTS);
@@ -208,8 +209,8 @@ static bool device_is_software(const char *id) {
     return software;
 }
 
-/* Calls `each` with every network that there is time for. Software has none for whole batches, and
- * lets those be that would take too long, by what the ones before took. */
+/* Calls `each` with every network that there is time for. Software has no whole batches. It leaves
+ * out steps that would take too long, by the times of the ones before. */
 static void for_each_net(const char *id, void (*each)(const launches_net *, const char *, int)) {
     static const double costs[] = {1, 2, 4, 6, 30, 3, 4}; /* of launches_nets, roughly */
     const double all = out.limit_ms;

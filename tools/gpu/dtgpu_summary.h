@@ -1,5 +1,5 @@
-/* Part of dtgpu.c: what stands at the head of a report, from the lines of its sections: whether all
- * was right, and the few numbers that say most. */
+/* Part of dtgpu.c: the head of a report, from the lines of its sections. It says whether all was
+ * right, with the few most important numbers. */
 
 typedef struct summary {
     int wrong, begun, ended;

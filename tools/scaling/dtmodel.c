@@ -1,8 +1,8 @@
-/* How long collectives and training steps take on a network that is not there: a virtual clock, the
- * library's own schedules, and a few numbers as inputs. dtmodel_sim.h is the network and says what
- * it leaves out, dtmodel_step.h the training step, dtmodel_pipe.h pipelines and grids; this is the
- * command line, the fit of two measured times, and the check that simulation and closed formulas
- * agree. It measures nothing. */
+/* How long collectives and training steps take on a network that is not there. It uses a virtual
+ * clock, the library's own schedules, and a few numbers as inputs. dtmodel_sim.h is the network and
+ * says what it leaves out, dtmodel_step.h the training step, dtmodel_pipe.h pipelines and grids;
+ * this is the command line, the fit of two measured times, and the check that simulation and closed
+ * formulas agree. It measures nothing. */
 #define DT_COMM_ONLY
 #define DT_IMPLEMENTATION
 #include "dtrain.h"
@@ -188,7 +188,7 @@ static void run_grids(const request *r) {
             g.pipeline = r->grids[i].pipeline;
             g.tensor = r->grids[i].tensor;
             g.schedule = r->schedules[k];
-            if (k && g.pipeline == 1) /* which is no pipeline */
+            if (k && g.pipeline == 1) /* which is not a pipeline */
                 continue;
             const pipe_times t = pipe_step_of(&r->net, &m, &g, r->algorithms[0]);
             print_grid(r, &g, &t);
@@ -322,7 +322,7 @@ static void check_steps(void) {
     expect(t.exposed_s, sum + barrier_seconds(&net, 8), 1e-9, "a single bucket's exposed time", 8);
 }
 
-/* Layers alike, as many as chunks, whose times are the schedule's units: 1 forward, 2 backward. */
+/* Layers alike, one for each chunk, whose times are the schedule's units: 1 forward, 2 backward. */
 static void check_pipe_model(model *m, uint32_t layers, uint32_t micros) {
     *m = (model){.name = "units"};
     for (uint32_t i = 0; i < layers; i++) {
@@ -336,8 +336,8 @@ static void check_pipe_model(model *m, uint32_t layers, uint32_t micros) {
     }
 }
 
-/* By unit times and with nothing on the way a pipeline is idle as its schedule says, and that is
- * what is known: (p - 1) / m, for interleaved / v, for zero bubble / 3, where there are enough
+/* By unit times and with nothing on the way a pipeline is idle as its schedule says. The known
+ * values are (p - 1) / m, for interleaved / v, for zero bubble / 3, where there are enough
  * micro-batches. */
 static void check_bubbles(void) {
     static model m;
@@ -575,7 +575,7 @@ static bool take_number(request *r, const char *option, const char *text) {
     return true;
 }
 
-/* What was measured: a message takes both processors too. */
+/* As measured, a message takes both processors too. */
 static void take_link(request *r, const char *text) {
     double latency, rate, message;
     if (sscanf(text, "%lf,%lf,%lf", &latency, &rate, &message) != 3 || !(latency > 0) ||

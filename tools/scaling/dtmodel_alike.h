@@ -1,10 +1,10 @@
 /* Whether one rank may stand for all.
  *
- * Where the ranks' schedules are the same but for who is who (all ranks turned by d, or XORed with
- * d; checked step by step, for all ranks), every rank does at each moment what rank 0 does, and
- * rank 0 alone is simulated: what it sends to d it then also gets, from the rank that sees it as d.
- * Else, and when `full`, all ranks are. What differs is the order of ranks in a FOLD's sources, and
- * segments by a few elements. */
+ * The ranks' schedules may be the same except for the mapping of ranks (all ranks turned by d, or
+ * XORed with d; checked step by step, for all ranks). Then every rank does at each moment what rank
+ * 0 does, and only rank 0 is simulated. What it sends to d it then also gets, from the rank that
+ * sees it as d. Otherwise, and when `full`, all ranks are simulated. What differs is the order of
+ * ranks in a FOLD's sources, and segments by a few elements. */
 
 typedef struct likeness { /* rank 0's steps, and another rank's */
     const side *a, *b;
@@ -13,7 +13,7 @@ typedef struct likeness { /* rank 0's steps, and another rank's */
     symmetry_kind symmetry;
 } likeness;
 
-/* The other rank's step that is rank 0's step i: the next one with the same peer, or of those
+/* The other rank's step that is rank 0's step i. It is the next one with the same peer, or of those
  * that move nothing. */
 static uint32_t like_step(likeness *l, uint32_t i, uint32_t *compute) {
     const dti_schedule_step *step = &l->a->schedule.steps[i];
@@ -50,7 +50,7 @@ static bool like_before(likeness *l, uint32_t i) {
     return true;
 }
 
-/* Segments may differ by a few units; as long as the chunks are as many. */
+/* Segments may differ by a few units; as long as their number is the number of chunks. */
 #define LIKE_ELEMENTS 256u
 
 static bool like_steps(likeness *l) {

@@ -1,20 +1,19 @@
 /* The pipeline half of dtmodel: data x pipeline x tensor grids. A device's list of forward,
  * backward and weight parts is the library's own (src/parallel/pipeline/pipe_schedule.c, all four
- * schedules); here it is worked off on a clock, with the times of the layers that each chunk has,
- * and with what goes from chunk to chunk on the way:
+ * schedules); here it runs on a clock, with the times of the layers that each chunk has. The
+ * tensors that go from chunk to chunk are on the way:
  *
  *   a part             its layers' time for one micro-batch, / tensor; the tensor group's sums of
  *                      each layer's result, two forward and two backward (Shoeybi et al., 2019)
  *   from chunk to      o + n G, alpha + n beta on a link that has one message at a time in each
  *   chunk              direction, o + n G; or, of one process, the taker's own time, n copy
- *   replicas           each chunk's gradients are summed over `data` in equal buckets, while its
- *                      last part goes on and behind it, one chunk of a device after the other; by
- *                      --per-host in two levels
+ *   replicas           each chunk's gradients are summed over `data` in equal buckets. That is
+ *                      while its last part runs and after it, one chunk of a device after the
+ *                      other; by --per-host in two levels
  *   the commit         the barrier, and the optimizer's share of the device
  *
- * Not modelled beyond what dtmodel_sim.h leaves out: that small micro-batches compute less
- * efficiently, and weights that are tied to another chunk's. Tensor groups are compared with
- * nothing measured. */
+ * Not modelled, beyond what dtmodel_sim.h leaves out: small micro-batches compute less efficiently,
+ * and weights may be tied to another chunk's. Tensor groups are compared with nothing measured. */
 
 #include "src/parallel/pipeline/pipe_schedule.h"
 
@@ -56,7 +55,8 @@ static double layer_work(const layer *l) {
     return l->forward_s + l->backward_s;
 }
 
-/* Whether so many chunks of at most `limit` take all layers; to: one behind each chunk's last. */
+/* Whether that number of chunks of at most `limit` take all layers; to: one after each
+ * chunk's last. */
 static bool pipe_cut_fits(const model *m, uint32_t chunks, double limit, uint32_t *to) {
     uint32_t at = 0;
     for (uint32_t c = 0; c < chunks; c++) {
@@ -145,7 +145,7 @@ static double pipe_ready(const pipe_clock *p, dti_pipe_action a) {
     if (a.kind == DTI_PIPE_FORWARD)
         return a.chunk ? *pipe_there(p, a.kind, a.chunk - 1u, a.micro) : 0;
     if (a.kind == DTI_PIPE_WEIGHT || a.chunk + 1u == p->s->chunks)
-        return 0; /* its own parts lie in front of it in the list */
+        return 0; /* its own parts come before it in the list */
     return *pipe_there(p, DTI_PIPE_BACKWARD, a.chunk + 1u, a.micro);
 }
 
@@ -226,9 +226,9 @@ static void pipe_clock_close(pipe_clock *p) {
 
 /* ---- replicas */
 
-/* A chunk's gradients over all replicas. In two levels: in each host a sum that each of its devices
- * has a part of, all parts between the hosts over the host's one link, and all to all in the host:
- * the first and the last are an all-reduce's two halves. */
+/* A chunk's gradients over all replicas. In two levels. In each host there is a sum that each of
+ * its devices has a part of. Then all parts go between the hosts over the host's one link, and all
+ * to all in the host. The first and the last are an all-reduce's two halves. */
 static double pipe_sum_s(const network *net, const pipe_grid *g, dt_comm_algorithm algorithm,
                          double parameters) {
     const uint32_t beside =
@@ -243,8 +243,8 @@ static double pipe_sum_s(const network *net, const pipe_grid *g, dt_comm_algorit
     return seconds;
 }
 
-/* When a chunk's sum ends that takes so long: its buckets are there one by one while the last part
- * goes on, and a device has one link. */
+/* When a chunk's sum that takes so much time ends. Its buckets arrive one by one while the last
+ * part runs, and a device has one link. */
 static double pipe_sum_end(const pipe_clock *p, const pipe_grid *g, uint32_t c, double at,
                            double sum) {
     const pipe_piece *piece = &p->pieces[c];

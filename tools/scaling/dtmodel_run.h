@@ -1,6 +1,6 @@
-/* How operations go forward on dtmodel's virtual clock: what may be sent and received by the rules
- * of src/comm/protocol/flight.c and the engine, what goes out on each connection, what comes in, and
- * the events that take time in between. */
+/* How operations progress on dtmodel's virtual clock. Sends and receives follow the rules of
+ * src/comm/protocol/flight.c and the engine. The rest is what goes out on each connection, what
+ * comes in, and the events between. */
 
 /* ---- what may happen: the rules of flight.c */
 
@@ -122,9 +122,9 @@ static void step_look(sim *s, uint32_t rank, uint32_t op, uint32_t i) {
             fold_begin(s, rank, op, d, i);
 }
 
-/* Looks at the RECVs into slots, those of one FOLD or all, from the next rank on: so the first
- * permission of each goes to another one. (On a real network packets of all connections mix, and
- * no receiver is everybody's first either.) */
+/* Looks at the RECVs into slots, those of one FOLD or all, from the next rank on. So the first
+ * permission of each goes to another one. (On a real network packets of all connections mix, and no
+ * receiver is everybody's first either.) */
 static void slots_look(sim *s, uint32_t rank, uint32_t op, uint32_t first, uint32_t count) {
     side *d = &s->ops[op].sides[rank];
     for (int lower = 0; lower < 2; lower++)
@@ -137,7 +137,7 @@ static void slots_look(sim *s, uint32_t rank, uint32_t op, uint32_t first, uint3
         }
 }
 
-/* Lends the slots to the first operation whose senders have all posted. */
+/* Gives the slots to the first operation whose senders have all posted. */
 static void pool_lend(sim *s, uint32_t rank) {
     node *n = &s->nodes[rank];
     for (uint32_t op = 0; op < s->op_count && n->pool_user == DTI_NOBODY; op++) {

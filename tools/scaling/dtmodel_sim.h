@@ -1,11 +1,11 @@
 /* The network half of dtmodel: collectives on a virtual clock. Every rank's schedule comes from the
- * library's own code (dti_algorithm_choose, algo_*.c), and is run here by the rules of
- * src/comm/protocol/flight.c and the engine: announcements, permissions chunk by chunk, the window of
- * slots, which one operation has at a time, short streams without asking, operations taking turns
- * on a connection. No byte moves; what a byte costs is the input (LogGP: Alexandrov, Ionescu,
- * Schauser, Scheiman, SPAA 1995):
+ * library's own code (dti_algorithm_choose, algo_*.c). It runs here by the rules of
+ * src/comm/protocol/flight.c and the engine. These are announcements, permissions chunk by chunk,
+ * and the window of slots, which one operation has at a time. Short streams do not ask, and
+ * operations take turns on a connection. No byte moves; what a byte costs is the input (LogGP:
+ * Alexandrov, Ionescu, Schauser, Scheiman, SPAA 1995):
  *
- *   a frame of n bytes   the sender's processor o + n G, its link n beta, alpha, then the
+ *   a frame of n bytes   the sender's processor o + n G, its link n beta, then alpha. The
  *                        receiver's link n beta (from the first byte's arrival on, so not twice),
  *                        and its processor o + n G
  *   a fold of k sources  the processor (k - 1) n gamma
@@ -243,7 +243,7 @@ static double processor_until(const sim *s, node *n, double seconds) {
     return n->processor_free;
 }
 
-/* ---- who is who */
+/* ---- the mapping of ranks */
 
 /* Where rank 0's peer finds rank 0, seen as rank 0. */
 static uint32_t sim_inverse(const sim *s, uint32_t peer) {
@@ -297,7 +297,7 @@ static void side_slots(side *d) {
     d->slot_senders = d->slot_streams;
 }
 
-/* The k-th step that step i comes after; DTI_NO_STEP = it is none. */
+/* The k-th step that step i comes after; DTI_NO_STEP = no such step. */
 static uint32_t side_before(const side *d, uint32_t i, uint32_t k) {
     const dti_schedule_step *step = &d->schedule.steps[i];
     if (k < step->after_count)

@@ -1,8 +1,8 @@
-/* The training half of dtmodel: layers with the times that their passes take, the buckets that
- * their gradients travel in, and a step: forward, backward with the all-reduces of finished buckets
- * beside it, the commit barrier, the optimizer. Layers and their times are inputs. Parameters and
- * multiplications of the built-in models are those of their definitions; their times are assumed,
- * and spread over layers by multiplications. */
+/* The training half of dtmodel. It has layers with the times of their passes, the buckets that
+ * their gradients travel in, and a step. A step is forward, backward with the all-reduces of
+ * finished buckets beside it, the commit barrier, the optimizer. Layers and their times are inputs.
+ * Parameters and multiplications of the built-in models are those of their definitions; their times
+ * are assumed, and spread over layers by multiplications. */
 
 #define LAYERS_MAX 4096
 #define BUCKETS_MAX 4096
@@ -59,7 +59,7 @@ static void model_conv(model *m, double in, double out, double kernel, double ed
     double weights = in * out * kernel * kernel;
     model_add(m, weights + (bias ? 1 : 2) * out, weights * edge * edge);
     const double cells = MODEL_BATCH * out * edge * edge;
-    model_values(m, cells, bias ? cells : 2 * cells); /* in front of the norm, and behind */
+    model_values(m, cells, bias ? cells : 2 * cells); /* before the norm, and after */
 }
 
 /* PyTorch's MNIST example, batch 64, one core. */
@@ -80,8 +80,8 @@ static void model_mlp10m(model *m) {
     model_spread(m, 10e-3, 20e-3, 10e-3);
 }
 
-/* He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition, 2015, table 1: four stages of
- * bottlenecks, the first of each with a projection beside it. 25.6 million parameters. */
+/* He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition, 2015, table 1. It has four
+ * stages of bottlenecks, the first of each with a projection beside it. 25.6 million parameters. */
 static void model_resnet50(model *m) {
     static const int blocks[] = {3, 4, 6, 3};
     double in = 64;
@@ -233,7 +233,7 @@ typedef struct step_times {
     symmetry_kind symmetry;
 } step_times;
 
-/* Until the last bucket is summed, seconds from the begin of the backward pass. */
+/* Until the last bucket is summed, seconds from the beginning of the backward pass. */
 static double buckets_seconds(const network *net, uint32_t size, dt_comm_algorithm algorithm,
                               const bucket *buckets, uint32_t count, bool overlap,
                               symmetry_kind *symmetry) {

@@ -10,7 +10,7 @@ newer() {
     [ -e "$target" ] && [ -z "$(find "$@" -newer "$target" -type f 2>/dev/null | head -n 1)" ]
 }
 
-# Objects made with another compiler, other flags or other libraries are of no use.
+# Objects made with another compiler, other flags or other libraries are useless.
 fresh_flags() {
     with_readers
     with_openssl
@@ -53,8 +53,8 @@ public_part() {
     touch build/public_part.stamp
 }
 
-# compile OUTPUT SOURCE FLAGS...: one program from one file and those that it includes, which have
-# its name with something behind.
+# compile OUTPUT SOURCE FLAGS...: one program from one file and its includes, which have its name
+# with a suffix.
 compile() {
     output=$1 source=$2
     shift 2
@@ -84,8 +84,8 @@ with_openssl() {
     secure=-DDT_WITH_OPENSSL secure_libs='-lssl -lcrypto'
 }
 
-# The implementation, once for all programs that need nothing but the public header: each of them
-# compiled by itself, as its first lines say, takes a minute. Its parts compile beside each other.
+# The implementation, once for all programs that need only the public header. Each of them compiled
+# by itself, as its first lines say, takes a minute. Its parts compile beside each other.
 implementation='TRAIN GRAPH SIMD DATA COMM BACKEND KERNELS' # the slowest first
 # shellcheck disable=SC2086 # words are meant
 library=$(printf 'build/dtrain_%s.o ' $implementation)
@@ -101,7 +101,7 @@ build_part() {
 # shellcheck disable=SC2086 # words are meant
 build_library() { in_lanes $implementation; }
 
-# linked SOURCE: declarations alone, with the library.
+# linked SOURCE: only declarations, with the library.
 linked() {
     output=build/$(basename "$1" .c)
     if newer "$output" "$1" examples/*.h $library build/flags; then return 0; fi

@@ -265,7 +265,7 @@ install_packages() {
     apt_install $required_packages || die 'apt-get failed'
 }
 
-# ---- what is not of apt alone
+# ---- steps other than apt's
 
 # Who else reads and writes our files, in an environment of their own; without them tests skip.
 interop='numpy safetensors tensorboard onnx onnxruntime'

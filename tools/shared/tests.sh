@@ -17,7 +17,7 @@ has_wanted() {
     case $alone,$1 in
     ,* | *,tests/main.c | *,tests/harness.c) return 0 ;;
     esac
-    # The rows of wrong_args.h are in several files, and go with any of them.
+    # The rows of wrong_args.h are in several files, and belong to any of them.
     # shellcheck disable=SC2046 # words are meant
     set -- "$1" $(if grep -q '"wrong/wrong_args.h"' "$1"; then grep -l '"wrong/wrong_args.h"' tests/wrong/test_*.c; fi)
     grep -qE "^(TEST|GOLDEN)[A-Z_]*\(.*($alone)" "$@"

@@ -36,7 +36,7 @@ static const char *kind_text(dt_device_kind kind) {
     return "unknown";
 }
 
-/* "12.5 GiB"; 0 is said to be unknown. */
+/* "12.5 GiB"; 0 counts as unknown. */
 static const char *bytes_text(uint64_t bytes, char text[32]) {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
     double size = (double)bytes;

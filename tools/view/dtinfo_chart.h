@@ -56,7 +56,7 @@ typedef struct chart_box {
     uint8_t shade;        /* which of its device's parts it is of: later ones are lighter */
     uint32_t part, micro; /* CHART_NONE: of none */
     uint32_t from, what;  /* segments, or a sync point or bucket; CHART_NONE */
-    uint32_t buckets;     /* that have arrived after it; 0: not told */
+    uint32_t buckets;     /* that have arrived after it; 0: not known */
     uint32_t need, need_count;
     uint32_t brings;        /* a counter that goes up when its device comes to it, or CHART_NONE */
     uint32_t raises, times; /* one that goes up when it ends, and by how much */
@@ -67,7 +67,7 @@ typedef struct chart_place {
     uint32_t lane, box;
 } chart_place;
 
-typedef struct chart_counter { /* who raised it, in this order */
+typedef struct chart_counter { /* the device that raised it, in this order */
     chart_place *by;
     uint32_t count, room;
 } chart_counter;

@@ -1,5 +1,5 @@
-/* Part of dtinfo.c: dtinfo plan. Makes a trainer of a small MLP with the settings that it is given,
- * and shows the lists of actions that its devices work off in a step (dtinfo_chart.h). Nothing is
+/* Part of dtinfo.c: dtinfo plan. Makes a trainer of a small MLP with the settings that it is given.
+ * It shows the lists of actions that its devices execute in a step (dtinfo_chart.h). Nothing is
  * trained. Needs dtrain.h with its implementation. */
 #include "dtinfo_chart.h"
 #include <stddef.h>
@@ -209,8 +209,9 @@ typedef struct chart_list { /* a device's, and what it shares with others */
     const dti_pipe *pipe;   /* of a grid */
     uint32_t most;          /* rows of a run of a replica at most */
     uint32_t split;         /* backward parts are two */
-    uint32_t meet, devices; /* a counter of who has come to sync points; how many do */
-    uint32_t left, each;    /* one of who has left them, and by how much it goes up; CHART_NONE */
+    uint32_t meet, devices; /* a counter of devices that have come to sync points; how many do */
+    uint32_t left, each;    /* one of devices that have left them, and by how much it goes up;
+                             * CHART_NONE */
     uint32_t buckets;       /* one of a replica's buckets */
 } chart_list;
 
