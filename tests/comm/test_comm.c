@@ -248,12 +248,12 @@ static void kind_table(mate *m) {
     free(memory);
 }
 
-TEST(comm_threads_do_every_kind_type_reduction_and_size) {
+TEST(comm_threads_run_every_kind_type_reduction_and_size) {
     for (size_t i = 0; i < DTI_COUNT(thread_team_sizes); i++)
         thread_team_run(thread_team_sizes[i], kind_table, NULL);
 }
 
-TEST(comm_of_one_rank_does_every_kind) {
+TEST(comm_of_one_rank_runs_every_kind_of_operation) {
     thread_team all = {0};
     mate m = {.all = &all, .size = 1};
     REQUIRE(dt_comm_create(NULL, &m.comm) == DT_OK);

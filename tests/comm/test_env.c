@@ -339,7 +339,7 @@ TEST(env_sets_that_disagree_are_refused_and_can_be_forced) {
                 "rank 3 of 5");
 }
 
-TEST(env_of_a_launcher_below_another_is_the_inner_ones) {
+TEST(env_of_nested_launchers_is_the_inner_ones) {
     dt_comm_desc d = ENV(TORCHRUN, SRUN_STEP("1", "0", "1", "2", "2", "n[1-2]", "1(x2)"));
     check_place(&d, "torch", 3, 4, 1, 2, "tcp://node0:29500"); /* srun torchrun, one a node */
     d = ENV(TORCHRUN, TRAINER_V2("2", "2"));

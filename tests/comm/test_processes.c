@@ -76,7 +76,7 @@ static void everything(proc *p) {
     EXPECT(m, m->rank || !memcmp(leaf.result, alone.result, sizeof leaf.result));
 }
 
-TEST(processes_do_every_kind_type_size_and_algorithm) {
+TEST(processes_run_every_kind_type_size_and_algorithm) {
     /* by shared memory, and by sockets; only those of the long form, and under a sanitizer, last */
     static const struct {
         int size, sockets;
@@ -91,7 +91,7 @@ TEST(processes_do_every_kind_type_size_and_algorithm) {
     }
 }
 
-TEST(processes_do_every_kind_over_several_sockets) {
+TEST(processes_run_every_kind_over_several_sockets) {
     for (int sockets = 2; sockets <= 4; sockets += 2) {
         fleet *f = fleet_new(3);
         f->desc.chunk_bytes = 4096;
@@ -103,7 +103,7 @@ TEST(processes_do_every_kind_over_several_sockets) {
     }
 }
 
-TEST(processes_without_a_key_or_checksums_do_every_kind) {
+TEST(processes_without_a_key_or_checksums_run_every_kind) {
     fleet *f = fleet_new(2);
     f->desc.chunk_bytes = 4096;
     f->desc.key[0] = 0;

@@ -218,7 +218,7 @@ TEST(augmentation_moves_pictures_by_up_to_the_padding_each_way) {
     dt_ctx_destroy(f.ctx);
 }
 
-TEST(augmentation_mirrors_as_often_as_it_should) {
+TEST(augmentation_mirrors_with_the_given_probability) {
     static augment_fixture f;
     int count[4] = {0};
     REQUIRE(augment_open(&f));

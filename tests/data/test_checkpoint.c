@@ -471,7 +471,7 @@ TEST(checkpoint_folder_keeps_the_newest_and_touches_no_other_files) {
 }
 
 /* A run that was taken back to step 20 of 40: later files stay until it gets there. */
-TEST(checkpoint_folder_keeps_later_steps_when_a_run_is_taken_back) {
+TEST(checkpoint_folder_keeps_later_steps_when_a_run_goes_back) {
     dti_base base;
     dti_base_init(&base, NULL, NULL);
     const char *folder = ck_folder();

@@ -366,7 +366,7 @@ TEST(csv_error_says_what_to_do_about_a_row) {
     csv_close(&j);
 }
 
-TEST(csv_ends_before_the_mark_of_dos) {
+TEST(csv_ends_before_a_dos_end_of_file_mark) {
     static const char *const texts[] = {"a,b\r\n1,2\r\n3,4\r\n\x1A", "a,b\n1,2\n3,4\x1A",
                                         "a,b\r1,2\r3,4\r\x1A"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {

@@ -852,7 +852,7 @@ TEST(loader_draws_rows_as_often_as_their_weights_say) {
     loader_close(&f, l);
 }
 
-TEST(loader_puts_rows_of_like_lengths_into_a_batch) {
+TEST(loader_puts_rows_of_similar_lengths_into_a_batch) {
     loader_fixture f;
     dti_loader *l;
     int32_t ids[LOADER_ROWS], next[LOADER_ROWS];

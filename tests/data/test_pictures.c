@@ -496,7 +496,7 @@ TEST(folders_skip_entries_that_are_not_files_on_request) {
 }
 #endif
 
-TEST(folders_like_another_have_its_classes_and_size) {
+TEST(folders_made_like_another_have_its_classes_and_size) {
     dt_ctx *ctx = picture_ctx();
     dt_folder *train, *test;
     dt_folder_info info;

@@ -550,7 +550,7 @@ TEST(a_resnet_of_20_layers_has_the_losses_of_pytorch_on_cpu) {
 }
 
 /* The whole networks are too much for the slowest of the software devices. */
-TEST(the_whole_networks_have_the_losses_of_pytorch_on_vulkan) {
+TEST(complete_networks_have_the_losses_of_pytorch_on_vulkan) {
     dt_ctx *ctx;
     char id[32] = "";
     if (!test_check(dt_ctx_create(NULL, &ctx) == DT_OK, __FILE__, __LINE__, "no context"))

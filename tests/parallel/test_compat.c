@@ -341,7 +341,7 @@ static void compat_pair(compat_job *j, dti_feature a, dti_feature b) {
         CHECK_TEXT(!strstr(text, dti_nth(dti_rule_reasons, i)), "%d and %d: %s", a, b, text);
 }
 
-TEST(each_two_features_of_a_trainer_are_created_or_refused_as_the_table_says) {
+TEST(each_pair_of_trainer_features_is_created_or_refused_by_the_table) {
     compat_job j = {0};
     REQUIRE(compat_open(&j));
     for (int a = 0; a < DTI_FEATURE_COUNT; a++) {

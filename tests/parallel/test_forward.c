@@ -377,7 +377,7 @@ static void forward_forgets(rank *r) {
     dt_ctx_destroy(m.team.ctx);
 }
 
-TEST(a_set_without_a_column_is_an_error_also_after_one_that_has_it) {
+TEST(a_data_set_without_a_column_is_an_error_even_after_one_with_it) {
     static const forward_job jobs[] = {{.shape = {.replicas = 1}},
                                        {.shape = {.replicas = 2, .zero_stage = 1}},
                                        {.shape = {.replicas = 2, .zero_stage = 3}},

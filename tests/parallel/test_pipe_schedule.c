@@ -101,7 +101,7 @@ static void schedule_zero_bubble(const dti_pipe_schedule *s, uint32_t p, uint32_
     CHECK(s->alive <= DTI_MIN(p, m));
 }
 
-TEST(pipeline_fill_drain_does_all_in_order_and_waits_as_its_formula_says) {
+TEST(pipeline_fill_drain_runs_in_order_and_waits_the_time_of_its_formula) {
     schedule_each(DT_PIPELINE_FILL_DRAIN, 1, schedule_fill_drain);
 }
 

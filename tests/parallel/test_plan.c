@@ -384,7 +384,7 @@ static void *plan_chunks_run(void *arg) {
     return NULL;
 }
 
-TEST(sums_and_units_of_more_chunks_than_a_comm_has_operations_come_some_at_a_time) {
+TEST(sums_and_units_of_more_chunks_than_a_comm_has_operations_are_sent_in_groups) {
     for (plan_chunks_zero = 0; plan_chunks_zero <= DT_SHARD_PARAMETERS; plan_chunks_zero++) {
         plan_rank ranks[2] = {{.rank = 0}, {.rank = 1}};
         pthread_t thread;

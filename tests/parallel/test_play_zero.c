@@ -321,7 +321,7 @@ static void zero_has(uint32_t has[DTI_ACTION_KINDS]) {
     }
 }
 
-TEST(lists_of_random_zero_2_and_3_jobs_end_and_find_what_they_read) {
+TEST(lists_of_random_zero_2_and_3_jobs_end_and_find_the_values_they_read) {
     uint32_t state = 5, has[DTI_ACTION_KINDS] = {0};
     for (int round = 0; round < (test_is_long() ? 400 : test_takes(1, 2, 3) ? 12 : 40); round++) {
         play_job j;

@@ -262,7 +262,7 @@ typedef struct refusal {
     dt_result result;
 } refusal;
 
-TEST(sync_batch_norm_is_refused_where_the_batch_is_not_there_together) {
+TEST(sync_batch_norm_is_refused_where_the_whole_batch_is_not_present) {
     static const refusal refusals[] = {
         {.accumulate = 2,
          .result = DT_ERROR_UNSUPPORTED,

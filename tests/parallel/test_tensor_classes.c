@@ -91,7 +91,7 @@ static void classes_compare(const classes_case *c) {
     }
 }
 
-TEST(rows_that_do_not_count_may_have_any_logits_also_in_parts) {
+TEST(ignored_rows_may_have_any_logits_even_in_parts) {
     static const float odd[] = {0.0f, INFINITY, -INFINITY, NAN};
     for (size_t i = 0; i < 4; i++) {
         for (int k = 0; k < 6; k++)

@@ -132,7 +132,7 @@ static void met_check(const job *j, const int (*pairs)[4]) {
 /* With 2 ranks no distance is left after an exchange, with 4 after the second. Each exchange of 3
  * projects the distances on a line at 60 degrees to the last one. A quarter of the squares
  * stays. */
-TEST(gossip_pairs_alternate_and_distances_shrink_as_theory_says) {
+TEST(gossip_pairs_alternate_and_distances_shrink_at_the_predicted_rate) {
     for (int ranks = 2; ranks < 5; ranks++) {
         job *j = job_new(ranks, NULL);
         if (!j || !job_run(j, met_rank)) {

@@ -217,7 +217,7 @@ static dt_result fit_lower(void *user, dt_fit_state *s) {
 }
 
 /* As by hand, on one device and on two; another rate gives other bits. */
-TEST(fit_takes_the_rate_that_a_callback_sets_from_the_next_step_on) {
+TEST(fit_uses_the_rate_that_a_callback_sets_from_the_next_step_on) {
     fit_job by_hand, a, b, plain;
     if (!fit_open(&by_hand, "cpu", NULL, 0.01) || !fit_open(&a, "cpu", NULL, 0.01) ||
         !fit_open(&b, "cpu:2", NULL, 0.01) || !fit_open(&plain, "cpu", NULL, 0.01))

@@ -142,7 +142,7 @@ TEST(trainer_refuses_two_values_of_one_name) {
 }
 
 /* One term as a loss and as a metric has one name, and is shown once. */
-TEST(term_that_is_a_metric_too_is_one_value) {
+TEST(a_loss_term_that_is_also_a_metric_is_one_value) {
     names_job j;
     REQUIRE(names_open(&j));
     names_terms(&j);

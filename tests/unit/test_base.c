@@ -255,7 +255,7 @@ static void nested_piece(void *arg, int64_t begin, int64_t end, int worker) {
     }
 }
 
-TEST(a_nested_region_runs_inline_under_the_worker_it_is_in) {
+TEST(a_nested_region_runs_inline_on_its_worker) {
     dti_base base;
     dti_base_init(&base, NULL, NULL);
     dti_pool *pool;

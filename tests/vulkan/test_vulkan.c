@@ -606,7 +606,7 @@ TEST(vulkan_fault_search_names_the_launch) {
 
 /* ---- IN in the device's own memory */
 
-TEST(inputs_are_written_where_they_lie_if_the_host_reaches_much_of_the_devices_memory) {
+TEST(inputs_are_written_in_place_if_the_host_reaches_much_of_the_devices_memory) {
     dti_vk_instance in = {0};
     dti_vk_device device = {.instance = &in};
     const uint32_t host = DTI_VK_HOST_MEMORY, local = DTI_VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT;
@@ -793,7 +793,7 @@ TEST(a_division_by_a_factor_is_exact_below_two_to_the_31) {
     }
 }
 
-TEST(vulkan_shaders_unpack_to_whole_modules) {
+TEST(vulkan_shaders_unpack_to_complete_modules) {
     dti_base base;
     dti_base_init(&base, NULL, NULL);
     for (size_t i = 0; i < DTI_COUNT(dti_vk_shaders); i++) {
@@ -1095,7 +1095,7 @@ static void vulkan_try_cache(vulkan_rig *rig) {
     free(blob);
 }
 
-TEST(vulkan_pipeline_cache_is_taken_back_and_a_damaged_one_is_not) {
+TEST(vulkan_pipeline_cache_is_loaded_again_unless_it_is_damaged) {
     ON_EACH(vulkan_try_cache);
 }
 

@@ -294,7 +294,7 @@ static void host_try_parameters(host *h, uint32_t index) {
     VK(h, vkDestroySemaphore)(h->device, step, NULL);
 }
 
-TEST(vulkan_host_reads_parameters_where_they_lie) {
+TEST(vulkan_host_reads_parameters_in_place) {
     ON_EACH(host_try_parameters);
 }
 
