@@ -6,7 +6,7 @@
 
 /* ---- Files from text */
 
-/* A file with this header, as long as `header_bytes` says (0: its own), and data 0, 1, 2 ... */
+/* A file with this header, of the length `header_bytes` (0: its own), and data 0, 1, 2 ... */
 static size_t weights_compose(unsigned char *file, const char *header, uint64_t header_bytes,
                               size_t data_bytes) {
     size_t size = strlen(header);

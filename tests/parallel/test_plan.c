@@ -264,7 +264,7 @@ static void plan_run(const plan_job *job, int fault, plan_rank *ranks) {
         pthread_join(thread, NULL);
 }
 
-/* an error: the ranks learn of it with the weights, before any of them waits; they go on. */
+/* `told`: the ranks learn of it with the weights, before any of them waits; they go on. */
 static void plan_check(const plan_job *job, const plan_rank *ranks, int action, bool told) {
     for (int i = 0; i < job->ranks; i++) {
         const plan_rank *r = &ranks[i];

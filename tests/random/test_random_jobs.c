@@ -2,9 +2,9 @@
  * are the bits of weights, state, files and reports, every error's text, and no more bytes.
  *
  *     ./build.sh test random jobs                   makes all of them
- *     DTRAIN_RECORD=1 ./build.sh test random jobs   records them anew, each made twice
+ *     DTRAIN_RECORD=1 ./build.sh test random jobs   records them again, each made twice
  *     DTRAIN_RECORD=mixed ...                       the last 96: those in mixed precision
- *     DTRAIN_JOB=17 build/dtest random_jobs         one alone, and shows its line */
+ *     DTRAIN_JOB=17 build/dtest random_jobs         only this one, and shows its line */
 #include "random/random_jobs_run.h"
 
 #include <signal.h>

@@ -4,7 +4,7 @@
  * It has the bits of a job without a fault.
  *
  *     DTRAIN_TEST_LONG=1 build/dtest random_kills     200 of them
- *     DTRAIN_KILL=17 build/dtest random_kills         one alone, and says what happens */
+ *     DTRAIN_KILL=17 build/dtest random_kills         only this one, and says what happens */
 #include "random/random_jobs_run.h"
 #include "temp.h"
 

@@ -3,7 +3,7 @@
  * makes all steps. A group of tensor ranks is then the same number of slices of that device.
  *
  *     DTRAIN_TEST_LONG=1 build/dtest random_products     2,000 of them
- *     DTRAIN_PRODUCT=17 build/dtest random_products      one alone, and says what it is */
+ *     DTRAIN_PRODUCT=17 build/dtest random_products      only this one, and describes it */
 #include "random/random_jobs_run.h"
 
 enum { PRODUCTS = 2000, PRODUCTS_FEW = 36 };

@@ -7,16 +7,16 @@
  *     dtbench host NAME N                   what a step takes of the host, on a driver without work
  *     dtbench frame NAME THREADS DEVICE MS N [PERIOD] [--busy N] [--priority fifo|NICE [--late]]
  *                                           N frames of at most MS of steps of mlp, cnn or gpt4, or
- *                                           of bare work, one behind the other or every PERIOD ms;
- *                                           --busy: beside so many loops of ordinary priority;
+ *                                           of bare work, one after the other or every PERIOD ms;
+ *                                           --busy: beside that number of loops of ordinary priority;
  *                                           --priority: of the thread and those that it makes, set
- *                                           before the context is made or (--late) behind
+ *                                           before the context is made or (--late) after it
  *     dtbench memory NAME THREADS N         what N steps of it take of memory at most
  *     dtbench launches NAME N               what each launch of a plain step takes, of N steps
  *     dtbench region THREADS                what an empty parallel region costs
  *     dtbench product DEVICE                a chain of 512x512x512 products on one device
  *     dtbench conv DEVICE                   a chain of convolutions on one device
- *     dtbench create NAME COUNT             what a graph of so many nodes or layers costs to make
+ *     dtbench create NAME COUNT             the cost to make a graph of COUNT nodes or layers
  *     dtbench fill THREADS MILLIONS         a store's initial values
  *     dtbench devices                       what there is
  *

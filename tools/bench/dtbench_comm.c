@@ -3,7 +3,7 @@
  *
  *     dtrun -n N dtbench_comm tcp crc|mac|tls|none MS BYTES...   all-reduce, float32 sum, over TCP
  *                                       crc:ring and the like: by this algorithm
- *     dtrun -n N dtbench_comm raw ADDRESS MS BYTES...    as many bytes over plain sockets, no
+ *     dtrun -n N dtbench_comm raw ADDRESS MS BYTES...    the same bytes over plain sockets, no
  *                                       library (dtbench_comm_raw.h); ADDRESS is rank 0's
  *     dtbench_comm threads N MS BYTES...                 all-reduce of threads, and memcpy
  *     dtrun -n N dtbench_comm tail COUNT 0 BYTES   the slowest ones (dtbench_comm_tail.h)
