@@ -8,7 +8,7 @@
  *     dtbench frame NAME THREADS DEVICE MS N [PERIOD] [--busy N] [--priority fifo|NICE [--late]]
  *                                           N frames of at most MS of steps of mlp, cnn or gpt4, or
  *                                           of bare work, one after the other or every PERIOD ms;
- *                                           --busy: beside that number of loops of ordinary priority;
+ *                                           --busy: beside that many loops of ordinary priority;
  *                                           --priority: of the thread and those that it makes, set
  *                                           before the context is made or (--late) after it
  *     dtbench memory NAME THREADS N         what N steps of it take of memory at most
