@@ -3,8 +3,8 @@
 #ifndef DTRAIN_TESTS_RANDOM_SHRINK_H
 #define DTRAIN_TESTS_RANDOM_SHRINK_H
 
-enum { RND_SAME_WAY = 14 }; /* that number of characters of the text identify the way in which it
-                             * fails */
+/* This number of characters of the text identifies the way in which it fails. */
+enum { RND_SAME_WAY = 14 };
 
 typedef struct rnd_shrink {
     rnd_model best, next;

@@ -125,7 +125,7 @@ static dt_tensor rules_concat(const rules_case *k) {
     /* torch.narrow counts a start below 0 from the end */                                         \
     X(slice, dt_slice(k->x, k->a, k->b, k->c),                                                     \
       rules_axis(k, k->a) && k->b >= 0 && k->c >= 0 && k->b + k->c <= rules_size(k, k->a))         \
-    /* F.pad crops by numbers below 0, and mirrors and repeats only the last three axes */        \
+    /* F.pad crops by numbers below 0, and mirrors and repeats only the last three axes */         \
     X(pad, dt_pad(k->x, k->a, k->b, k->c), rules_axis(k, k->a) && k->b >= 0 && k->c >= 0)          \
     X(pad_reflect, dt_pad_reflect(k->x, k->a, k->b, k->c),                                         \
       k->b >= 0 && k->c >= 0 && k->b < rules_size(k, k->a) && k->c < rules_size(k, k->a))          \
@@ -150,7 +150,7 @@ static dt_tensor rules_concat(const rules_case *k) {
     X(scatter_add, dt_scatter_add(k->x, k->a, k->i, k->b),                                         \
       rules_equal_but(k, k->u, k->a) && rules_size(k, k->a) == k->u.dim[(k->a + k->r) % k->r] &&   \
           k->b >= 0)                                                                               \
-    /* F.embedding takes only tables of rows of one dimension */                                  \
+    /* F.embedding takes only tables of rows of one dimension */                                   \
     X(embedding, dt_embedding(k->x, k->i), k->r >= 1 && k->r - 1 + k->u.rank <= DT_MAX_DIMS)       \
     /* F.embedding_bag takes bags in one or two dimensions */                                      \
     X(embedding_bag, dt_embedding_bag(k->x, k->i, true), k->r == 2 && k->u.rank >= 1)              \

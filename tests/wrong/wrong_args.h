@@ -9,8 +9,8 @@
  * type in place of the right one. Such a call must be refused with a text, and leave all that
  * there is as it was; at last nothing is replaced, and the call must be taken. Then it is made with
  * memory for 0, 1, 2 and more allocations, until they suffice. A call that fails has a text, leaks
- * nothing and changes no value. What is not in a slot is right whatever its value is
- * (NULL for a description, any seed). `./build.sh check calls` fails when a public function has no row. */
+ * nothing and changes no value. What is not in a slot is right whatever its value is (NULL for a
+ * description, any seed). `./build.sh check calls` fails when a public function has no row. */
 #ifndef DTRAIN_TESTS_WRONG_ARGS_H
 #define DTRAIN_TESTS_WRONG_ARGS_H
 
