@@ -142,7 +142,7 @@ light_test with_all_features_dtrain_trains
 light_test without_its_features_dtrain_trains_and_refuses_them -DDT_LIGHT
 light_in_parts without_its_features_in_seven_files_dtrain_trains
 # shellcheck disable=SC2046 # words are meant
-light_test without_features_of_the_day_dtrain_trains_and_refuses_them $(features_of_the_day)
+light_test without_some_features_dtrain_trains_and_refuses_them $(features_of_the_day)
 app_test app_in_an_empty_folder_builds_and_learns "${CC:-cc}" app.c -lm -ldl -lpthread
 app_test app_without_vulkan_builds_and_learns "$quickest" -DDT_NO_VULKAN app.c -lm -lpthread
 link_test

@@ -99,7 +99,7 @@ lines_come_out_whole_with_their_rank() {
     check [ "$(grep -o x $work/out | wc -l)" = 10000 ] && check [ "$(tail -n 1 $work/out)" = "[0] after" ]
 }
 
-errors_and_output_stay_apart() {
+errors_and_output_stay_separate() {
     run -n 1 sh -c 'echo one; echo two >&2'
     check [ "$out" = "[0] one" ] && check [ "$err" = "[0] two" ]
 }
@@ -112,19 +112,19 @@ the_first_rank_that_fails_ends_all() {
     check grep -q 'rank 1 exited with status 7' $work/err && check gone $work/processes
 }
 
-a_rank_that_a_signal_ends_gives_128_and_more() {
+a_rank_that_a_signal_ends_has_a_status_above_128() {
     run -n 2 sh -c '[ $DTRAIN_RANK = 0 ] && kill -SEGV $$; sleep 20'
     check [ $status = 139 ] && check grep -q 'rank 0 was ended by signal 11' $work/err
 }
 
-ranks_that_do_not_mind_a_signal_are_killed_after_5_seconds() {
+ranks_that_ignore_a_signal_are_killed_after_5_seconds() {
     start=$(now_ms)
     run -n 2 sh -c 'trap "" TERM; [ $DTRAIN_RANK = 1 ] && { sleep 0.5; exit 3; }; while :; do sleep 0.2; done'
     took=$(($(now_ms) - start))
     check [ $status = 3 ] && check [ $took -ge 4900 ] && check [ $took -lt 8000 ]
 }
 
-signals_go_on_to_all_ranks() {
+signals_are_passed_to_all_ranks() {
     : >$work/ready
     "$dtrun" -n 2 sh -c 'trap "echo got USR1; exit 0" USR1; echo x >>'$work'/ready
         for i in $(seq 200); do sleep 0.05; done; exit 1' >$work/out 2>$work/err &
@@ -203,20 +203,20 @@ dtruns_that_begin_together_do_not_remove_each_others_folders() {
     check [ "$(wc -l <$work/ready)" = 40 ] && check [ "$(left)" = 0 ]
 }
 
-what_a_rank_leaves_behind_is_ended() {
+processes_that_a_rank_leaves_are_ended() {
     : >$work/ready
     run -n 2 sh -c 'sleep 20 & echo $! >>'$work'/ready'
     check [ $status = 0 ] && check gone $work/ready
 }
 
-a_reader_that_is_gone_ends_nothing() {
+a_closed_output_ends_no_rank() {
     : >$work/ready
     timeout -k 1 20 "$dtrun" -n 2 sh -c 'i=0; while [ $i -lt 3000 ]; do echo $i; i=$((i+1)); done
         echo x >>'$work'/ready' 2>$work/err | head -n 1 >/dev/null
     check [ "$(wc -l <$work/ready)" = 2 ]
 }
 
-wrong_arguments_are_told() {
+wrong_arguments_are_reported() {
     for words in "" "-n 2" "-n 0 true" "-n x true" "-n 2x true" "-n 513 true" "--what true" "true" \
         "-n"; do
         run $words
@@ -226,14 +226,14 @@ wrong_arguments_are_told() {
     check [ $status = 0 ] && check grep -q 'not a scheduler' $work/out
 }
 
-a_program_that_is_not_there_is_told() {
+a_missing_program_is_reported() {
     run -n 2 ./no-such-program
     check [ $status = 127 ] && check grep -q 'no-such-program: No such file' $work/err || return 1
     run -n 1 /etc/passwd
     check [ $status = 126 ]
 }
 
-standard_input_is_the_first_ranks() {
+standard_input_belongs_to_rank_0() {
     echo "hello" | timeout -k 1 20 "$dtrun" -n 2 sh -c '[ $DTRAIN_RANK = 1 ] || sleep 0.3; cat' >$work/out 2>$work/err
     check [ "$(cat $work/out)" = "[0] hello" ]
 }
@@ -244,15 +244,15 @@ nothing_is_left_in_the_temporary_folder() {
 }
 
 for test in ranks_get_their_numbers_and_a_place_to_meet ranks_share_one_key_that_no_variable_holds \
-    insecure_ranks_get_no_key lines_come_out_whole_with_their_rank errors_and_output_stay_apart \
-    the_first_rank_that_fails_ends_all a_rank_that_a_signal_ends_gives_128_and_more \
-    ranks_that_do_not_mind_a_signal_are_killed_after_5_seconds signals_go_on_to_all_ranks \
+    insecure_ranks_get_no_key lines_come_out_whole_with_their_rank errors_and_output_stay_separate \
+    the_first_rank_that_fails_ends_all a_rank_that_a_signal_ends_has_a_status_above_128 \
+    ranks_that_ignore_a_signal_are_killed_after_5_seconds signals_are_passed_to_all_ranks \
     ending_dtrun_ends_the_ranks no_rank_outlives_a_dtrun_that_is_killed \
     the_folder_of_a_dtrun_that_was_killed_is_removed_by_the_next_one \
     dtruns_that_begin_together_do_not_remove_each_others_folders \
-    what_a_rank_leaves_behind_is_ended a_reader_that_is_gone_ends_nothing \
-    wrong_arguments_are_told a_program_that_is_not_there_is_told \
-    standard_input_is_the_first_ranks nothing_is_left_in_the_temporary_folder; do
+    processes_that_a_rank_leaves_are_ended a_closed_output_ends_no_rank \
+    wrong_arguments_are_reported a_missing_program_is_reported \
+    standard_input_belongs_to_rank_0 nothing_is_left_in_the_temporary_folder; do
     wanted "dtrun_$test" || continue
     problem=
     if $test; then

@@ -36,7 +36,7 @@ a_report_of_each_vulkan_device_has_all_sections() {
 }
 
 # A driver that crashes ends its section; the report says so, and has the others.
-a_section_that_is_cut_off_is_said_in_the_report() {
+a_section_that_is_cut_off_is_named_in_the_report() {
     folder=$(echo $work/* | cut -d ' ' -f 1)
     sed -i '/^end/d' "$folder/parts/3-latency.tsv" && build/dtgpu report "$folder" || return 1
     grep -q 'This section was cut off' "$folder/report.md" &&
@@ -45,7 +45,7 @@ a_section_that_is_cut_off_is_said_in_the_report() {
 }
 
 # An old compiler, a missing header: that is a finding, and the earlier measurements stay.
-tests_that_do_not_compile_are_said_in_the_report() {
+tests_that_do_not_compile_are_named_in_the_report() {
     (
         say() { printf '%s\n' "$*" >&2; }
         in_lanes() { exit 1; } # as build.sh's die does
@@ -59,15 +59,15 @@ tests_that_do_not_compile_are_said_in_the_report() {
         ! grep -q 'cut off' $work/none/report.md
 }
 
-without_a_loader_it_is_said_what_is_missing() {
+without_a_loader_missing_packages_are_named() {
     ./build.sh gpu --minutes 1 --loader /nowhere/libvulkan.so.1 >$work.out 2>&1 && return 1
     grep -q '/nowhere/libvulkan.so.1 DOES NOT OPEN' $work.out &&
         grep -q '/usr/share/vulkan/icd.d' $work.out
 }
 
 for test in a_report_of_each_vulkan_device_has_all_sections \
-    a_section_that_is_cut_off_is_said_in_the_report \
-    tests_that_do_not_compile_are_said_in_the_report without_a_loader_it_is_said_what_is_missing; do
+    a_section_that_is_cut_off_is_named_in_the_report \
+    tests_that_do_not_compile_are_named_in_the_report without_a_loader_missing_packages_are_named; do
     wanted "gpu_$test" || continue
     if [ -x build/dtgpu ] && ! build/dtgpu list >/dev/null 2>&1; then
         skipped=$((skipped + 1))

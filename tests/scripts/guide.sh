@@ -11,7 +11,7 @@ mkdir -p "$work"
 filters=$*
 library=${library-} # its objects
 readers=${reader_libs-} # what it reads files with
-pictures=guide_pictures_learn_goes_on_and_writes_a_log
+pictures=guide_pictures_learns_resumes_and_writes_a_log
 
 . tests/scripts/wanted.sh
 
@@ -39,7 +39,7 @@ runs() {
     }
 }
 
-guide_first_hour_learns_rings_and_knows_them_again() {
+guide_first_hour_learns_rings_and_loads_them_again() {
     program first-hour 1 c && program first-hour 2 c && runs first-hour 1 && runs first-hour 2
 }
 
@@ -67,7 +67,7 @@ END
 }
 
 # Killed after its first checkpoint it goes on from there, with the classes of all pictures learnt.
-guide_pictures_learn_goes_on_and_writes_a_log() {
+guide_pictures_learns_resumes_and_writes_a_log() {
     draw_pictures && program pictures 1 c || return 1
     (cd "$work" && exec ./pictures.1 >pictures.first 2>&1) &
     for _ in $(seq 400); do
@@ -104,7 +104,7 @@ guide_reinforcement_finds_the_better_end() {
     program reinforcement 1 c && runs reinforcement 1
 }
 
-guide_gpt_says_the_table_of_seven_and_a_cache_changes_no_score() {
+guide_gpt_learns_the_table_of_seven_and_a_cache_changes_no_score() {
     program gpt 1 c && program gpt 2 c && runs gpt 1 && runs gpt 2
 }
 
@@ -147,10 +147,10 @@ case $readers in
 esac
 
 # shellcheck disable=SC2086 # it is one word, or none
-for test in guide_first_hour_learns_rings_and_knows_them_again $pictures guide_from_keras_learns \
+for test in guide_first_hour_learns_rings_and_loads_them_again $pictures guide_from_keras_learns \
     guide_frame_loop_learns_between_frames guide_several_devices_have_one_hash \
     guide_reinforcement_finds_the_better_end \
-    guide_gpt_says_the_table_of_seven_and_a_cache_changes_no_score \
+    guide_gpt_learns_the_table_of_seven_and_a_cache_changes_no_score \
     guide_standardised_inputs_travel_with_the_weights guide_rates_by_a_schedule_learn_better \
     guide_mixed_precision_learns_as_f32_does guide_vae_draws_from_codes \
     guide_gan_makes_a_circle_on_any_devices guide_from_cpp_learns_a_line; do

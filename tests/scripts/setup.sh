@@ -267,7 +267,7 @@ without_a_terminal_the_line_is_shown_and_nothing_is_compiled() {
     done
 }
 
-without_apt_what_is_missing_is_said_in_words() {
+without_apt_missing_packages_are_named_in_words() {
     for command in $commands; do
         for way in '' --yes; do
             fresh
@@ -283,7 +283,7 @@ without_apt_what_is_missing_is_said_in_words() {
     done
 }
 
-who_is_not_root_installs_by_sudo_or_is_shown_the_line() {
+a_user_other_than_root_installs_by_sudo_or_is_shown_the_line() {
     for command in train test; do
         wants=$(packages_of $command)
         fresh
@@ -304,7 +304,7 @@ who_is_not_root_installs_by_sudo_or_is_shown_the_line() {
 }
 
 # They ask for it once: a no to what is optional is remembered.
-without_what_is_optional_a_command_goes_on() {
+without_optional_packages_a_command_continues() {
     for command in build test; do
         for way in pipe terminal; do
             fresh
@@ -320,7 +320,7 @@ without_what_is_optional_a_command_goes_on() {
     done
 }
 
-where_nothing_is_missing_nothing_is_said() {
+without_missing_packages_nothing_is_printed() {
     for command in $commands; do
         fresh
         has $(packages_of $command)
@@ -427,7 +427,7 @@ gpu_finds_a_loader_and_a_driver_wherever_they_are() {
 }
 
 # plan and bench ask a program for the rest of their help.
-every_command_says_what_it_does() {
+every_command_prints_its_help() {
     fresh
     run
     expect 'ten lines' [ "$(wc -l <"$machine/out")" = 10 ] && expect succeeds [ $status = 0 ] || return 1
@@ -443,7 +443,7 @@ every_command_says_what_it_does() {
     expect 'an unknown one' grep -q "unknown command 'nonsense'" "$machine/out" && expect fails [ $status = 1 ]
 }
 
-another_compiler_is_asked_for_by_its_name() {
+another_compiler_is_chosen_by_its_name() {
     for compiler in clang clang-16 gcc-13; do
         fresh
         export CC=$compiler
@@ -463,12 +463,12 @@ make_machine
 for test_name in a_terminal_is_asked_once_and_yes_installs \
     a_terminal_that_says_no_ends_the_command_before_it_compiles \
     yes_and_ci_install_without_a_question without_a_terminal_the_line_is_shown_and_nothing_is_compiled \
-    without_apt_what_is_missing_is_said_in_words who_is_not_root_installs_by_sudo_or_is_shown_the_line \
-    without_what_is_optional_a_command_goes_on where_nothing_is_missing_nothing_is_said \
+    without_apt_missing_packages_are_named_in_words a_user_other_than_root_installs_by_sudo_or_is_shown_the_line \
+    without_optional_packages_a_command_continues without_missing_packages_nothing_is_printed \
     setup_installs_everything_without_a_question \
     lists_are_fetched_only_after_apt_has_failed train_compiles_the_library_once_for_all_models \
     train_looks_for_data_before_it_compiles gpu_finds_a_loader_and_a_driver_wherever_they_are \
-    every_command_says_what_it_does another_compiler_is_asked_for_by_its_name; do
+    every_command_prints_its_help another_compiler_is_chosen_by_its_name; do
     wanted "setup_$test_name" || continue
     if ! script -qec true /dev/null >/dev/null 2>&1; then
         skipped=$((skipped + 1))

@@ -106,7 +106,7 @@ tabular_learns_a_class_and_a_number_from_a_csv_file() {
 }
 
 # A folder of pictures; 2 epochs and 2 more are 4, to the bit; TensorBoard's files are there.
-pictures_learns_a_folder_of_fashion_mnist_and_goes_on_where_it_was() {
+pictures_learns_a_folder_of_fashion_mnist_and_resumes() {
     rm -rf $work/pictures $work/pictures.*
     python3 tools/bench/pictures_from_idx build/data/t10k-images-idx3-ubyte build/data/t10k-labels-idx1-ubyte \
         $work/pictures 600 || return 1
@@ -226,7 +226,7 @@ cartpole_holds_the_pole_for_475_of_500_steps() {
 }
 
 # The mean square falls to a third; pictures are drawn.
-autoencoder_says_pictures_by_eight_numbers() {
+autoencoder_describes_pictures_by_eight_numbers() {
     timeout 120 build/autoencoder $work 4 >$work/autoencoder.out 2>$work/autoencoder.err || return 1
     sed -n 's/.*val loss \([0-9.e-]*\).*/\1/p' $work/autoencoder.out |
         awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(NR == 4 && last < 0.6 * first) }' &&
@@ -257,11 +257,11 @@ for test in one_and_eight_replicas_print_one_hash mpirun_trains_the_same_job \
     neural_texture_draws_the_pictures_of_record \
     lstm_series_forecasts_better_than_the_value_before \
     tabular_learns_a_class_and_a_number_from_a_csv_file \
-    pictures_learns_a_folder_of_fashion_mnist_and_goes_on_where_it_was char_gpt_learns_a_text_and_writes_on \
+    pictures_learns_a_folder_of_fashion_mnist_and_resumes char_gpt_learns_a_text_and_writes_on \
     pipeline_gpt_has_the_same_losses_in_stages_as_on_one_device \
     parameter_server_prints_the_hash_of_the_ranks \
     gpt2_reads_a_published_model_learns_a_text_and_writes_on \
-    cartpole_holds_the_pole_for_475_of_500_steps autoencoder_says_pictures_by_eight_numbers \
+    cartpole_holds_the_pole_for_475_of_500_steps autoencoder_describes_pictures_by_eight_numbers \
     fit_image_draws_what_it_learnt finetune_is_better_with_a_body_that_was_learnt \
     the_loss_curve_of_4_ranks_is_that_of_one_on_fashion_mnist; do
     wanted "train_$test" || continue
