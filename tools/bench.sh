@@ -1,14 +1,14 @@
-# ./build.sh bench [what]    GEMM against OpenBLAS, training steps against PyTorch, Vulkan devices;
-#                            what: gemm, steps, create, frame, vulkan; --json FILE writes the results too
-# ./build.sh bench lossy     all-reduce over a long line that loses packets (root, Linux)
-# ./build.sh bench comm      all-reduce beside gloo, Open MPI, plain sockets; --quick, --netns
-# ./build.sh bench local     loss by wall time over a slow link: synchronous, and rounds of local steps (root, Linux)
-# ./build.sh bench served    the same with one slow rank, and parameter servers beside both (root, Linux); --svg FILE
-# ./build.sh bench parallel  two replicas beside PyTorch DDP; overlap with --net; --quick
-# ./build.sh bench data [N]  a network on one core: arrays, a folder of PNG files, augmentation; N rounds
-# ./build.sh bench pipeline  a model in two stages on two ranks beside one process
-# ./build.sh bench models    models split across two ranks, in all ways, beside PyTorch's
-# ./build.sh bench pair OLD  two builds in turn: the ratio of their speeds with its interval
+# ./build.sh bench [what]     GEMM against OpenBLAS, training steps against PyTorch, Vulkan devices;
+#                             what: gemm, steps, create, frame, vulkan; --json FILE writes the results too
+# ./build.sh bench lossy      all-reduce over a long line that loses packets (root, Linux)
+# ./build.sh bench comm       all-reduce beside gloo, Open MPI, plain sockets; --quick, --netns
+# ./build.sh bench local      loss by wall time over a slow link: synchronous, and rounds of local steps (root, Linux)
+# ./build.sh bench served     the same with one slow rank, and parameter servers beside both (root, Linux); --svg FILE
+# ./build.sh bench parallel   two replicas beside PyTorch DDP; overlap with --net; --quick
+# ./build.sh bench data [N]   a network on one core: arrays, a folder of PNG files, augmentation; N rounds
+# ./build.sh bench pipeline   a model in two stages on two ranks beside one process
+# ./build.sh bench models     models split across two ranks, in all ways, beside PyTorch's
+# ./build.sh bench pair OLD   two builds in turn: the ratio of their speeds with its interval
 #
 # ./build.sh bench WHAT --help has the options of one.
 

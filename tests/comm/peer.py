@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A rank written from docs/protocol.md alone, with Python's standard library: rank 1 of 2.
+"""A rank written only from docs/protocol.md, with Python's standard library: rank 1 of 2.
 
     peer.py HOST PORT KEYFILE COUNT [--late]     joins, sums COUNT floats with rank 0, leaves;
                                                  late: posts only when rank 0 has asked

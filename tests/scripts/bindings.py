@@ -1,5 +1,5 @@
-"""A Python binding, made from api.json at run time with ctypes, and tests that train with it: a proof
-that api.json has all that a binding needs. tests/scripts/bindings.sh calls it:
+"""A Python binding, made from api.json at run time with ctypes, and tests that train with it. They prove that
+api.json has all that a binding needs. tests/scripts/bindings.sh calls it:
 
     bindings.py TEST FOLDER COMPILER    FOLDER has libdtrain.so; exits with 1 when the test fails
 """

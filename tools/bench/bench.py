@@ -3,13 +3,14 @@
 
     ./build.sh bench [gemm] [steps] [create] [frame] [vulkan] [--json FILE] [--rounds N] [--threads LIST]
 
-gemm    SGEMM through build/dtbench, which times ours and OpenBLAS's in turn in one process; one
-        thread by its own processor time, several by the wall's clock
-steps   whole training steps, build/dtbench, and PyTorch and JAX that wait, in turn, each at its best;
-        the smallest also through a trainer; and what they add to a process at most
-create  what a graph, its store and a program cost to make, by number of nodes; and a store's values
-frame   training steps by 2 ms of budget a frame: median and 99 % of 1,000 frames
-vulkan  products, convolutions and steps on every Vulkan device found, software ones too
+gemm     SGEMM through build/dtbench, which times ours and OpenBLAS's in turn in one process; one
+         thread by its own processor time, several by the wall's clock
+steps    whole training steps, build/dtbench, and PyTorch and JAX that wait, in turn, each at its best;
+         the smallest also through a trainer; and what they add to a process at most
+create   what a graph, its store and a program cost to make, by number of nodes; and a store's values
+frame    training steps by 2 ms of budget a frame: median and 99 % of 1,000 frames
+vulkan   products, convolutions and steps on every Vulkan device found, software ones too
+
 With none of these words all are run. Ratios above 1 mean that dtrain is faster.
 """
 

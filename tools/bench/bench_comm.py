@@ -5,16 +5,16 @@
                           [--netns] [--only-netns] [--only-shared] [--congestion reno,bbr] [--gbps 0,1]
                           [--hosts 2x2] [--json FILE]
 
-Float32 sums over loopback TCP; with --netns (as root) also between network namespaces, as between
-hosts: joined by veth and a bridge, then shaped to 1 Gbit/s by tbf; by reno, and by bbr, which is the
-default of many hosts and paces connections that are idle between operations. In each round the peers
-take turns: dtrain with CRC, gloo, Open MPI over TCP, dtrain without CRC, the same bytes over plain
-sockets (tools/bench/dtbench_comm_raw.h), and for the first number of ranks iperf3. Then processes over shared
-memory beside Open MPI over its own, and threads of one process beside memcpy. Peers that are not
-there are left out. Tables have the medians of the rounds' times, and of the rounds' ratios, with
-their least and largest; ratios above 1 mean that dtrain is faster. --hosts 2x2 measures two hosts of two ranks
-each alone (as root): what hierarchical and shared memory save beside direct. The time on processors is that of the
-rank that works most; Open MPI's has its waiting in it, for it spins.
+Float32 sums over loopback TCP. With --netns (as root) also between network namespaces, as between hosts. They
+are joined by veth and a bridge, then shaped to 1 Gbit/s by tbf. They run by reno, and by bbr, which is many
+hosts' default and paces connections that are idle between operations. In each round the peers take turns:
+dtrain with CRC, gloo, Open MPI over TCP, dtrain without CRC. Then come the same bytes over plain sockets
+(tools/bench/dtbench_comm_raw.h), and for the first number of ranks iperf3. Then processes over shared memory
+beside Open MPI over its own, and threads of one process beside memcpy. Peers that are not there are left out.
+Tables have the medians of the rounds' times, and of the rounds' ratios, with their least and largest; ratios
+above 1 mean that dtrain is faster. --hosts 2x2 measures two hosts of two ranks each alone (as root): what
+hierarchical and shared memory save beside direct. The time on processors is that of the rank that works most;
+Open MPI's has its waiting in it, for it spins.
 """
 
 import argparse
@@ -112,7 +112,7 @@ def run_openmpi(net, ranks, ms, sizes, btl="tcp"):
 
 
 def iperf(net, both_ways):
-    """What one stream of TCP carries, in GB/s and in one direction; of both, when both are busy."""
+    """What one stream of TCP carries, in GB/s and in one direction; the sum when two directions are busy."""
     port = free_port()
     server = subprocess.Popen(net.inside(0, ["iperf3", "-s", "-1", "-p", str(port)]),
                               stdout=subprocess.DEVNULL)

@@ -4,10 +4,10 @@ of a world of 1, PyTorch without it.
     bench_ddp.py MODEL BATCH RANK WORLD_SIZE PORT
 
 Reads lines "train SECONDS" from standard input, on every rank the same, and trains for about so long;
-rank 0 answers each with one line of JSON, and says at the start what there is. Measured as
-tools/bench/dtbench_parallel.c measures ours: a job of one process until the time is over, ranks for a
-number of steps, by the time that a step took before. One thread; DDP's own bucket settings. The data
-are in memory, and batches are slices of it: nothing is copied or shuffled, which ours does.
+rank 0 answers each with one line of JSON, and says at the start what there is. Measured as in
+tools/bench/dtbench_parallel.c. A job of one process runs until the time is over. Ranks run a number of steps,
+by the time that a step took before. One thread; DDP's own bucket settings. The data are in memory, and batches
+are slices of it: nothing is copied or shuffled, which ours does.
 """
 
 import json

@@ -1,5 +1,5 @@
-"""Gloo's side of ./build.sh bench comm: waits for work on its standard input, so that PyTorch is
-loaded once and its rounds can be interleaved with the others'.
+"""Gloo's side of ./build.sh bench comm. It waits for work on its standard input. So PyTorch is loaded once, and
+its rounds can be interleaved with the others'.
 
 In: {"ranks": 2, "ms": 200, "sizes": [1024], "timeout": 100, "port": 29500, "address": "127.0.0.1",
      "interface": "lo", "namespaces": null}, the last one the name without its number, a line.

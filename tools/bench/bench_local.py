@@ -3,9 +3,9 @@
 
     ./build.sh bench local [--mbit 10] [--seconds 30] [--steps 20] [--ranks 2] [--data build/data]
 
-Ranks in network namespaces of their own, each of which sends as much as --mbit says (tbf; root, Linux),
-train Fashion-MNIST's MLP (101,770 parameters, a batch of 64) for a number of seconds in each way, on one
-processor a rank. Says the loss by wall time, and the test set's accuracy at the end.
+Ranks are in network namespaces of their own, whose links pass --mbit (tbf; root, Linux). They train
+Fashion-MNIST's MLP (101,770 parameters, a batch of 64) for a number of seconds in each way, on one processor a
+rank. Says the loss by wall time, and the test set's accuracy at the end.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What ./build.sh bench models runs: models that are split across two ranks, over loopback and two cores, ours
-and PyTorch's in turn.
+"""./build.sh bench models runs this. Models are split across two ranks, over loopback and two cores, ours and
+PyTorch's in turn.
 
     ./build.sh bench models [--models gpt_small,mlp40m] [--strategies one,1f1b,...] [--rounds 3] [--steps 3]
                             [--torch PYTHON]
@@ -9,8 +9,8 @@ gpt_small has 12 blocks of width 768 and contexts of 64 bytes (85 million parame
 784-3036-3036-3036-3036-3036-10 (40 million). One thread a rank, AdamW, steps of 16 and 256 samples; one,
 pipelines: 8 micro-batches; `one` is a process with a core of its own while another does the same on the
 other core. hsdp (two groups of two ranks, ZeRO-3 in each) and products of two stages and two replicas have
-four ranks, two on each core. bench_models_torch.py explains PyTorch's strategies. Reported are medians of rounds: samples
-a second of the job, and the most memory of a process at any time (MiB, with code and libraries).
+four ranks, two on each core. bench_models_torch.py explains PyTorch's strategies. It reports medians of rounds:
+samples a second of the job, and the most memory of a process (MiB, with code and libraries).
 """
 
 import argparse

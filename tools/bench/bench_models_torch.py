@@ -3,12 +3,12 @@ environment (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT).
 
     bench_models_torch.py MODEL STRATEGY STEPS
 
-The models, strategies and the line of JSON are those of dtbench_models.c: pipelines by
-torch.distributed.pipelining (its zero bubble is interleaved: two stages a rank), tensor by
-parallelize_module, data by DistributedDataParallel, zero1 by ZeroRedundancyOptimizer, zero3 by FSDP2
-(fully_shard of each block and of the whole) and zero2 by FSDP2 without resharding after the forward
-pass; hsdp by FSDP2's two-dimensional mesh, and 1f1b_zero2, 1f1b_zero3 by FSDP2 of each stage, as
-torchtitan composes them. AdamW is the fused one. One thread; the data are in memory.
+The models, strategies and the line of JSON are those of dtbench_models.c. Pipelines are by
+torch.distributed.pipelining (its zero bubble is interleaved: two stages a rank), tensor by parallelize_module,
+data by DistributedDataParallel. zero1 is by ZeroRedundancyOptimizer, zero3 by FSDP2 (fully_shard of each block
+and of the whole). zero2 is by FSDP2 without resharding after the forward pass; hsdp by FSDP2's two-dimensional
+mesh, and 1f1b_zero2, 1f1b_zero3 by FSDP2 of each stage, as torchtitan composes them. AdamW is the fused one.
+One thread; the data are in memory.
 """
 
 import json

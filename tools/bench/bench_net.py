@@ -1,5 +1,5 @@
-"""Where ./build.sh bench comm runs ranks: on loopback, or in network namespaces as if on hosts, by a
-congestion control that is named: what the machine's default is, differs, and so do the figures.
+"""Where ./build.sh bench comm runs ranks: on loopback, or in network namespaces as if on hosts. The congestion
+control is named, as machines' defaults differ, and so do the figures.
 
 Both say how a command is run beside a rank (`inside`), and what starts ranks of ours and of Open MPI
 (`ours`, `mpirun`). Namespaces take root, and are removed at the end.

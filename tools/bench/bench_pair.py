@@ -12,9 +12,9 @@ parallel  rows of bench parallel: one replica, two threads, two processes; sampl
 models    rows of bench models: a model over two ranks, by strategy; samples a second of the slower one
 
 In each round both builds measure a row once, and who begins alternates. A ratio is of one round: the
-new build's speed over the old one's, so above 1 it is faster. Reported are the median of all rounds
-and its 95 % interval, from order statistics: nothing is assumed of how times are distributed. A row
-holds when its interval contains 1 or lies above 0.98; the exit status is 1 when one does not.
+new build's speed over the old one's, so above 1 it is faster. It reports the median of all rounds and its 95 %
+interval, from order statistics. So the distribution of times does not matter. A row holds when its interval
+contains 1 or lies above 0.98; the exit status is 1 when one does not.
 """
 
 import argparse

@@ -18,11 +18,11 @@ In each round every row is measured once, in an order that rotates. A rate is th
 job over the wall's time. Ratios are of one round: reported are their median, least and largest. The
 speed-up of two replicas is over twice the rate of a busy core.
 
-With --net (as root) also overlap: two processes in network namespaces, joined by a link that tbf holds
-to 1 Gbit/s or 100 Mbit/s. Four things take turns, step by step: serial exchanges gradients after the
-backward pass, train while it runs, comm is only the exchange of the same buckets, fwd+bwd a forward and
-backward pass alone (on both ranks at once); tail is what of it follows the first bucket's gradients.
-The overlap is (serial - train) / min(comm, tail), of the medians of a round.
+With --net (as root) also overlap. Two processes are in network namespaces, joined by a link that tbf holds to 1
+Gbit/s or 100 Mbit/s. Four modes take turns, step by step. serial exchanges gradients after the backward pass,
+train while it runs. comm is only the exchange of the same buckets, fwd+bwd only a forward and backward pass (on
+both ranks at once); tail is what of it follows the first bucket's gradients. The overlap is (serial - train) /
+min(comm, tail), of the medians of a round.
 """
 
 import argparse

@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""What ./build.sh bench pipeline runs: a model in two stages, on two ranks over loopback and two cores,
-beside one process.
+"""./build.sh bench pipeline runs this: a model in two stages, on two ranks over loopback, beside one process.
 
     ./build.sh bench pipeline [--models gpt,mlp40m] [--schedules 0,1,3] [--rounds 5] [--steps 3]
 
 Whole steps with AdamW, 8 micro-batches, one thread and one core each, data in memory.
-gpt has 6 blocks of width 256 and contexts of 64 bytes, mlp40m 784-3036-3036-3036-3036-3036-10. In each
-round the one process runs twice at once, on either core, so that both are busy as they are in stages; a
-speed-up is over the mean of the two. The bound is what the schedule allows to two equal stages, of which a
-backward part takes two forward parts: 2 / (1 + idle). Reported are medians of rounds, least and largest.
+gpt has 6 blocks of width 256 and contexts of 64 bytes, mlp40m 784-3036-3036-3036-3036-3036-10. In each round
+the one process runs twice at once, on either core. So both are busy as they are in stages; a speed-up is over
+the mean of the two. The bound is the schedule's for two equal stages, whose backward part takes two forward
+parts: 2 / (1 + idle). Reported are medians of rounds, least and largest.
 """
 
 import argparse

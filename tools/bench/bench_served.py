@@ -4,12 +4,12 @@
     ./build.sh bench served [--mbit 10] [--seconds 30] [--ranks 3] [--sleep 30] [--slow 3]
                             [--data build/data] [--text FILE] [--json FILE] [--svg docs/served.svg]
 
-Ranks in network namespaces of their own, each of which sends as much as --mbit says (tbf; root, Linux),
-train a small convolutional network on Fashion-MNIST (9,098 parameters, a batch of 64) for a number of
-seconds: synchronously, by rounds of 20 local steps (DiLoCo), and as workers of a parameter server in one
-more namespace, with staleness 0 and 4. Before each step a rank sleeps for --sleep ms, as if it computed;
-the last one --slow times as long. With --text FILE they train a GPT over that file's bytes (220,544
-parameters, 24 windows of 64 bytes a batch). --svg draws the loss by wall time.
+Ranks are in network namespaces of their own, whose links pass --mbit (tbf; root, Linux). They train a small
+convolutional network on Fashion-MNIST (9,098 parameters, a batch of 64) for a number of seconds. They train
+synchronously, by rounds of 20 local steps (DiLoCo), and as workers of a parameter server. The server is in one
+more namespace, with staleness 0 and 4. Before each step a rank sleeps for --sleep ms, as if it computed; the
+last one --slow times as long. With --text FILE they train a GPT over that file's bytes (220,544 parameters, 24
+windows of 64 bytes a batch). --svg draws the loss by wall time.
 """
 
 import argparse

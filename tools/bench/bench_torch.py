@@ -1,10 +1,10 @@
 """PyTorch's side of ./build.sh bench: whole training steps on the CPU, as tools/bench/dtbench_train.h's.
 
-Reads lines "WORKLOAD THREADS STEPS VARIANT" from standard input and answers each with one line of
-JSON, so that importing torch is paid for once and runs can take turns with dtrain's. A first line
-tells the version and its variants: "plain", or, in newer ones, "fused" (the optimizer in one pass)
-and "compiled" (that, and torch.compile of model and loss). WORKLOAD:bf16 is under autocast. With the arguments "memory WORKLOAD THREADS STEPS" it tells what these steps take of memory
-at most, and ends.
+Reads lines "WORKLOAD THREADS STEPS VARIANT" from standard input and answers each with one line of JSON. So
+importing torch is paid for once, and runs can take turns with dtrain's. A first line has the version and its
+variants:"plain", or, in newer ones, "fused" (the optimizer in one pass) and "compiled" (that, and torch.compile
+of model and loss). WORKLOAD:bf16 is under autocast. With the arguments "memory WORKLOAD THREADS STEPS" it
+prints what these steps take of memory at most, and ends.
 """
 
 import json

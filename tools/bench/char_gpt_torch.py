@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Trains the network of examples/char_gpt.c in PyTorch, on the same text, windows and schedule.
 
-Only the random numbers differ: initial values and the order of windows. Prints each seed's loss on
-the last tenth of the text and their mean, to compare with char_gpt's at the same options:
+Only the random numbers differ: initial values and the order of windows. Prints each seed's loss on the last
+tenth of the text and their mean. Compare with char_gpt's at the same options:
 
     build/char_gpt --context 64 --layers 2 --width 64 --batch 16 --steps 600 --seed 1
     python3 tools/bench/char_gpt_torch.py --steps 600 --seeds 3

@@ -2,8 +2,8 @@
 """Trains the network of examples/fashion_mnist.c in PyTorch, on the same IDX files.
 
 Flatten, Linear 784-128, ReLU, Linear 128-10, softmax cross-entropy, Adam 1e-3, batches of 64 with
-the 32-sample tail of each epoch, shuffled. It prints the test accuracy of each seed and their mean:
-the figure that dtrain's own mean must lie within 0.005 of.
+the 32-sample tail of each epoch, shuffled. It prints the test accuracy of each seed and their mean. dtrain's
+own mean must lie within 0.005 of it.
 
     python3 tools/bench/fashion_pytorch.py [--data build/data] [--epochs 5] [--seeds 5] [--threads 1]
 """

@@ -152,8 +152,9 @@ COMMON_WORDS = {"is"}
 
 
 def shared_words(layer, code):
-    """A layer of ORDERED shares no first word of a name (dti_WORD_...) with another layer: in one
-    translation unit a word has one meaning."""
+    """A layer of ORDERED shares no first word of a name (dti_WORD_...) with another layer.
+
+    In one translation unit a word has one meaning."""
     own, others = {}, {}
     for name, text in code.items():
         for symbol in FUNCTION.findall(text) + STRUCT.findall(text):
@@ -188,7 +189,7 @@ DESIGN = ["docs/architecture.md", *sorted(glob.glob("docs/design/*.md"))]
 
 
 def bad_list():
-    """What is wrong with src/dtrain.c's list, and what is told of it elsewhere."""
+    """Faults of src/dtrain.c's list, and of other places that name it."""
     bad, folders = [], [os.path.dirname(n) for n in listed_files()]
     for at, folder in enumerate(folders):
         room = folder.split("/")[0] in ORDERED and "/" in folder
@@ -295,7 +296,7 @@ SYSTEM_NAMES = re.compile(r"\b(?:pthread_\w+|sched_yield|nanosleep|_Thread_local
 
 
 def check_systems():
-    """What differs between systems is named in base/system alone, and sockets in comm/socket*."""
+    """Names that differ between systems are only in base/system, and sockets only in comm/socket*."""
     bad = []
     for name in sources("src/**/*.[ch]"):
         if name.startswith(("src/base/system/", "src/comm/socket")):
@@ -315,7 +316,7 @@ def check_header():
 
 
 def check_api():
-    """The committed api.json is what src/api gives, all of dtrain.h, and no name of 0.1 is gone without a word."""
+    """The committed api.json is what src/api gives, all of dtrain.h; each lost name of 0.1 has a row."""
     done = run(sys.executable, "tools/generate/api", "--check")
     if not done.returncode:
         done = run(sys.executable, "tools/check/api_check")
@@ -345,7 +346,7 @@ TARGETS = "vulkan1.1 vulkan1.1spv1.4 vulkan1.2 vulkan1.3 spv1.3 spv1.4 spv1.5 sp
 
 
 def check_readers():
-    """Other readers take each Vulkan module without a word: spirv-val for all targets, SPIRV-Cross into MSL."""
+    """Other readers take each Vulkan module without a warning: spirv-val for all targets, SPIRV-Cross into MSL."""
     missing = [tool for tool in ("spirv-val", "spirv-cross") if not shutil.which(tool)]
     if missing:
         print(f"skipped readers: {missing[0]} is not installed")
@@ -460,8 +461,9 @@ FIELD_TYPES = {"int": "INT INT_ZERO", "uint32_t": "U32", "uint64_t": "U64", "siz
 
 
 def fields_of(items, struct, rows, prefix=""):
-    """Members by path, also of descriptions in a description and of structs that rows go into, with
-    the types that a row may have."""
+    """Members by path, with the types that a row may have.
+
+    Descriptions in a description count too, and structs that rows go into."""
     for member in items[struct]["members"]:
         kind, path = member["type"], prefix + member["name"]
         into = any(row.startswith(path + ".") for row in rows)

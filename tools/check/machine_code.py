@@ -122,8 +122,9 @@ def loads(code):
 
 
 def figures(isa, text):
-    """(instructions of the main loop, their share that multiplies and adds, accesses of scratch in all loops, loads
-    from memory in the main loop, or the next one round it that has any, or of a kernel without one in all)"""
+    """(instructions of the main loop, their share that multiplies and adds, accesses of scratch in all loops,
+    loads). Loads from memory are those of the main loop, or of the next loop round it that has any. Without a
+    loop they are all."""
     loop, round_it, code, loops = main_loop(isa, text)
     return (len(loop), multiplies(isa, loop) / max(len(loop), 1),
             sum(bool(SCRATCH[isa].search(code[i])) for i in set().union(*loops)),

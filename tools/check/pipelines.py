@@ -1,7 +1,7 @@
 """Vulkan pipelines of the shipped modules, made without a GPU, for tools/check/vendors.
 
 `modules` unpacks src/backend/vulkan/shader_table.h as the library does. `Vulkan` makes a pipeline with the
-driver that the loader finds, as the library would, and reads what the driver reports of it.
+driver that the loader finds, as the library would. It reads the driver's report.
 """
 
 import ctypes
@@ -50,7 +50,7 @@ def with_side(words, side):
 
 @functools.cache
 def modules():
-    """kernel -> SPIR-V, of what is shipped."""
+    """kernel -> SPIR-V, as shipped."""
     with open(os.path.join(ROOT, TABLE), encoding="utf-8") as file:
         text = file.read()
     arrays = {}

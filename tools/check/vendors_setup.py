@@ -1,8 +1,8 @@
 """Brings what tools/check/vendors measures with into build/vendors: nothing is installed over the system.
 
 Drivers are Debian sid's packages, unpacked, with sid's C library beside them. Shims are built from Debian
-trixie's source of Mesa (its drm-shim folder, MIT licence) with the few edits below, for sid's source package
-is newer than the archive that has it. Meson comes from PyPI: Debian 12's is too old.
+trixie's source of Mesa (its drm-shim folder, MIT licence) with the few edits below. sid's source package is
+newer than the archive that has it. Meson comes from PyPI: Debian 12's is too old.
 """
 
 import glob

@@ -1,7 +1,7 @@
 """Packs SPIR-V for src/backend/vulkan/shader_table.h, and unpacks it as unpack.c there does.
 
 A Coder goes the same way in both directions: it is given each bit to encode, or finds it. What the odds of a
-bit depend on, and how they learn, is told in unpack.c.
+bit depend on, and how they learn, is in unpack.c.
 """
 
 FIRST = "grad_norm"  # the module of which the odds learn before another: small, and like all others
@@ -37,7 +37,7 @@ def instructions(words):
 
 
 def renumbered(words):
-    """The module with ids in the order in which they are defined, and what each of its words is packed as."""
+    """The module with ids in the order of their definition, and the kind in which each word is packed."""
     code = [(opcode, operands, "n" * HEADER if opcode == 0 else kinds_of(opcode, operands))
             for opcode, operands in instructions(words)]
     ids = {}

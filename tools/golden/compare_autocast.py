@@ -6,13 +6,12 @@
 
 Each line is a model (tests/random/random_dump.h) with its values and gradients in float64 and in
 ours. Here it is made in PyTorch in float64, which must agree, and under torch.autocast("cpu",
-torch.bfloat16). An error is the norm of the difference from float64. Ours may be at most 1.5 times
-PyTorch's, with a floor of two units in the last place of bf16 of the result's norm; where the two
-errors are of one distribution some models are beyond by chance, as many on one side as on the
-other. The row table is printed last. `--record` writes it to
-tests/golden/autocast_rows.txt, of which tools/generate/ops_doc makes a table of docs/ops.md. A value is
-of the row that makes it, a gradient of the rows that read its parameter. A row also has the errors of
-the rows before it and after it. Exits with 1 if more than 1 % of ours are beyond and 1.5 times as many as of PyTorch's.
+torch.bfloat16). An error is the norm of the difference from float64. Ours may be at most 1.5 times PyTorch's.
+The floor is two units in the last place of bf16 of the result's norm. If the two errors have one distribution,
+some models are beyond by chance, equally on the two sides. The row table is printed last. `--record` writes it
+to tests/golden/autocast_rows.txt, of which tools/generate/ops_doc makes a table of docs/ops.md. A value is of
+the row that makes it, a gradient of the rows that read its parameter. A row also has the errors of the rows
+before it and after it. Exits with 1 if more than 1 % of ours are beyond, and 1.5 times PyTorch's number.
 """
 import collections
 import json
@@ -81,7 +80,7 @@ class Value:
         return self.samples + (axis + self.rank if axis < 0 else axis)
 
     def at_rank(self, rank):
-        """With ones in front, so that PyTorch broadcasts it as the library does."""
+        """With leading ones, so that PyTorch broadcasts it as the library does."""
         if not self.samples or self.rank >= rank:
             return self.t
         return self.t.reshape(self.t.shape[:1] + (1,) * (rank - self.rank) + self.t.shape[1:])

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Holds the two networks of examples/fashion_mnist_conv.c, whole and without dropout, against
-PyTorch: the same initial weights, the same batches of Fashion-MNIST, Adam 1e-3. Each step's loss
-and every parameter's gradient of the first step (norm of the difference / norm) are compared with
-PyTorch's in float64; PyTorch's own float32 is shown beside.
+"""Compares the two networks of examples/fashion_mnist_conv.c, whole and without dropout, with PyTorch. Initial
+weights and batches of Fashion-MNIST are the same, with Adam 1e-3. Each step's loss and every parameter's
+gradient of the first step (norm of the difference / norm) are compared with PyTorch's in float64; PyTorch's own
+float32 is shown beside.
 
-A ReLU or a maximum of two numbers that are equal but for their rounding is decided by chance in
-float32, and Adam's first steps make a whole step of it. So the limit of 1e-5 is for the smooth
-versions (GELU, mean pooling; the same convolutions and norms), or twice what PyTorch's float32 is
-off, if that is more; those with kinks may be off by five times as much as PyTorch's float32.
+Chance decides a ReLU or a maximum of two numbers that differ only by their rounding in float32. Adam's first
+steps make a whole step of it. So the limit of 1e-5 is for the smooth versions (GELU, mean pooling; the same
+convolutions and norms). It is twice PyTorch's float32 error, if that is more. Versions with kinks may have five
+times PyTorch's float32 error.
 
-The test suite has smaller versions of both, and the losses of the whole ones at batch 8
+The test suite has smaller versions of the two, and the losses of the whole ones at batch 8
 (tests/golden/test_golden_image.c); this is the whole comparison, which takes a minute and no fixture.
 
     cc -O2 -Ibuild/include -I. tools/golden/dtcompare.c -o build/dtcompare -lm -ldl -lpthread

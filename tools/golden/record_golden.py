@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Records PyTorch's values for tests/golden/test_golden.c into tests/golden/*.safetensors.
 
-Each program below is trained for 20 steps in float32. A file holds the initial weights (init.NAME),
-what each step is fed (first axis: the step), what it gave (loss, F64) and the final weights
-(final.NAME), under the parameter names that dtrain gives. Every program is also run in float64 with
-the same inputs, and the largest relative difference is printed: it must stay well below the 1e-5
-that the tests allow, else a program is too sensitive to be a fixture.
+Each program below is trained for 20 steps in float32. A file holds the initial weights (init.NAME), the inputs
+of each step (first axis: the step) and its loss (F64). It also holds the final weights (final.NAME), under
+dtrain's parameter names. Every program is also run in float64 with the same inputs, and the largest relative
+difference is printed. It must stay well below the 1e-5 that the tests allow. Otherwise a program is too
+sensitive to be a fixture.
 
     /usr/bin/python3 tools/golden/record_golden.py [NAME...]      (Debian's python3-torch)
 """

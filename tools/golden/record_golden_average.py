@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Records averages of weights by torch.optim.swa_utils.AveragedModel, step by step, into
-tests/golden/average.safetensors for tests/golden/test_average.c: the exponential one, the mean, and the
-mean of steps 4, 7, 10 ...
+"""Records averages of weights by torch.optim.swa_utils.AveragedModel, step by step. They go into
+tests/golden/average.safetensors for tests/golden/test_average.c. They are the exponential one, the mean, and
+the mean of steps 4, 7, 10 ...
 
     python3 tools/golden/record_golden_average.py      (PyTorch 2.15)
 """

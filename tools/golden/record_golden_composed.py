@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Records PyTorch's values and gradients of functions that are made of ops, for
-tests/golden/test_golden_composed.c, into tests/golden/composed.safetensors: ops.NAME.x, .y, and the gradient of
+tests/golden/test_golden_composed.c. tests/golden/composed.safetensors has ops.NAME.x, .y, and the gradient of
 sum(y * ops.NAME.dy) as .dx (.w, .dw), float64's at float32 points. The first axis is the samples'.
 
     python3 tools/golden/record_golden_composed.py      (PyTorch)
@@ -64,8 +64,8 @@ INDICES = {"index_select": [4, 0, 4, 2], "index_select_front": [2, 2, 1, 0]}
 
 
 def heads(arrays):
-    """Attention of 4 heads: q, k, v are x, a, b; a mask that is added, w, one that hides, of one
-    head of keys, and none with a scale of its own. A mask has no samples."""
+    """Attention of 4 heads: q, k, v are x, a, b. It has a mask that is added, w, one that hides, of one head of
+    keys. A case without a mask has a scale of its own. A mask has no samples."""
     for name, kv, mask, more in (("attention_mask", 4, "added", {}),
                                  ("attention_keep", 4, "keep", {}),
                                  ("attention_causal", 4, None, dict(is_causal=True)),

@@ -4,9 +4,9 @@ tests/data/test_csv.c.
 
     python3 tools/golden/record_golden_csv.py      (pandas)
 
-A line is a column: the kind, the number of missing values, the mean, the line of the first value
-that is no finite number, then the cells. Kinds: n, finite numbers; i, with infinite ones; c, all
-that are no numbers look like some (dtrain refuses both); t, texts.
+A line is a column: the kind, the number of missing values and the mean. Then come the line of the first value
+that is not finite, and the cells. Kinds: n, finite numbers; i, with infinite ones; c, other texts look like
+numbers (dtrain refuses both); t, texts.
 """
 import io
 import math

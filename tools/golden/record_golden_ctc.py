@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Records PyTorch's CTC loss of logits, with its gradient through log_softmax, into
-tests/golden/ctc.safetensors for tests/golden/test_ctc.c. Values are float64's at float32 points, in the
-form of ops.safetensors: ops.NAME.y, the gradient of sum(y * ops.NAME.dy) as .da, the logits .a, targets
-.t, the numbers of steps .n and of labels .m.
+tests/golden/ctc.safetensors for tests/golden/test_ctc.c. Values are float64's at float32 points, in the form of
+ops.safetensors. ops.NAME.y is the loss, .da the gradient of sum(y * ops.NAME.dy), .a the logits, .t the
+targets. .n is the number of steps, .m of labels.
 
     python3 tools/golden/record_golden_ctc.py
 """

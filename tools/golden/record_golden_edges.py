@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Records what PyTorch gives in float32 at the edges of float32's range, values and gradients, into
-tests/golden/edges.safetensors for tests/golden/test_edges.c: signed zeros, infinities, NaN, the largest and
-the smallest finite numbers, subnormals. Of two inputs all pairs are taken. A set of inputs is
-edges.SET.a (and .b); a case is NAME.y, and the gradients of its sum as NAME.da and NAME.db; of rows,
-of the sum of y * (1, 2, -1).
+"""Records PyTorch's values and gradients in float32 at the edges of float32's range. They go into
+tests/golden/edges.safetensors for tests/golden/test_edges.c. The edges are signed zeros, infinities, NaN, the
+largest and the smallest finite numbers, subnormals. Of two inputs all pairs are taken. A set of inputs is
+edges.SET.a (and .b); a case is NAME.y, and the gradients of its sum as NAME.da and NAME.db; of rows, of the sum
+of y * (1, 2, -1).
 
     /usr/bin/python3 tools/golden/record_golden_edges.py      (Debian's python3-torch)
 """

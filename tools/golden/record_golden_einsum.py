@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Records torch.einsum for tests/golden/test_einsum.c into tests/golden/einsum.safetensors, values and gradients as
-record_op says. The samples' letter, Z, is in PyTorch's equation alone; w has none.
+record_op says. The samples' letter, Z, is only in PyTorch's equation; w has none.
 
     python3 tools/golden/record_golden_einsum.py      (PyTorch 2.15)
 """

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Records a small random GPT-2 as transformers saves it (the real one's names and shapes), with what it
-gives for two texts, for tests/golden/test_golden_gpt2.c, into tests/golden/gpt2.safetensors: the model's own
-tensors, `x` and `logits`.
+"""Records a small random GPT-2 as transformers saves it (the real one's names and shapes), with its results for
+two texts. It is for tests/golden/test_golden_gpt2.c. tests/golden/gpt2.safetensors has the model's own tensors,
+`x` and `logits`.
 
     python3 tools/golden/record_golden_gpt2.py      (PyTorch and transformers)
 """

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """Records PyTorch's values for tests/golden/test_golden_image.c into tests/golden/*.safetensors.
 
-layers: one layer each, y = layer(x) and loss = mean((y - t)^2). Recorded: x and t of three steps
-(of one where nothing is trained), init.NAME, and in float64 y and dx (of the sum of the squares) of
-the first step, grad.NAME, and after three steps of SGD with momentum final.NAME; of batch norm also what it gives then in eval
+layers: one layer each, y = layer(x) and loss = mean((y - t)^2). Recorded: x and t of three steps (of one where
+nothing is trained), init.NAME. In float64 y and dx (of the sum of the squares) of the first step, and
+grad.NAME. After three steps of SGD with momentum final.NAME; of batch norm also what it gives then in eval
 mode. batch_micro: batch norm over micro-batches.
 
 padding: as layers, of convolutions whose padding has a name, torch.nn's own modules.
 
 cnn, resnet: small versions of the networks of examples/fashion_mnist_conv.c; networks: the whole
-ones. Weights and images come from a formula that both sides compute (hashed below), so only losses
-and, of the small ones, the first gradients and the final values are kept, in float64.
+ones. Weights and images come from a formula that the two sides compute (hashed below). So only losses are kept,
+in float64. Of the small ones the first gradients and the final values are kept too.
 
     /usr/bin/python3 tools/golden/record_golden_image.py [NAME...]      (Debian's python3-torch)
 """
@@ -438,7 +438,7 @@ def network(name):
 
 
 def networks():
-    """The losses alone: for the gradients see tools/golden/compare_pytorch.py."""
+    """Only the losses: for the gradients see tools/golden/compare_pytorch.py."""
     arrays, drift = {}, 0
     for name in ("cnn", "resnet"):
         exact = {"loss": network_run(name + "_whole", torch.float64)["loss"]}

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Records PyTorch's losses of each element, and their gradients, into tests/golden/losses.safetensors
-for tests/golden/test_golden_losses.c. Values are float64's at float32 points, as ops.safetensors has them:
-ops.NAME.y, the gradients of sum(y * ops.NAME.dy) as .dx (or .da, .db, .dw), the rest what it is fed.
+for tests/golden/test_golden_losses.c. Values are float64's at float32 points, as ops.safetensors has them. They
+are ops.NAME.y and the gradients of sum(y * ops.NAME.dy) as .dx (or .da, .db, .dw). The rest are inputs.
 
     /usr/bin/python3 tools/golden/record_golden_losses.py      (Debian's python3-torch)
 """

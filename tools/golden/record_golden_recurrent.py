@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Records PyTorch's values for tests/golden/test_golden_recurrent.c into tests/golden/recurrent.safetensors.
 
-One nn.LSTM, nn.GRU or nn.RNN each, batch first, in float64. Recorded: CASE.x, .lengths, .h0 and .c0
-where there are any, init.CASE.NAME, and of S, the sum of y, h and c times CASE.wy, .wh and .wc:
-CASE.y, .h and .c, CASE.dx, .dh0 and .dc0 of S, and grad.CASE.NAME of S / B.
+One nn.LSTM, nn.GRU or nn.RNN each, batch first, in float64. Recorded: CASE.x, .lengths, .h0 and .c0 where there
+are any, and init.CASE.NAME. S is the sum of y, h and c times CASE.wy, .wh and .wc. Of it are recorded CASE.y,
+.h and .c, CASE.dx, .dh0 and .dc0, and grad.CASE.NAME of S / B.
 
     python3 tools/golden/record_golden_recurrent.py
 """

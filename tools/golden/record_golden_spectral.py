@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Records five steps of SGD with torch.nn.utils.parametrizations.spectral_norm on a convolution and a
-linear layer (of two iterations) into tests/golden/spectral.safetensors for tests/golden/test_spectral.c: the
-data x and t, all values before (init.NAME) and after each step (step.NAME, first axis: the step), the
-losses, and what the trained model gives in evaluation (y). In float64 from float32 values.
+"""Records five steps of SGD with torch.nn.utils.parametrizations.spectral_norm on a convolution and a linear
+layer (of two iterations). They go into tests/golden/spectral.safetensors for tests/golden/test_spectral.c. It
+has the data x and t, all values before (init.NAME) and after each step (step.NAME, first axis: the step). It
+also has the losses, and the trained model's outputs in evaluation (y). In float64 from float32 values.
 
     python3 tools/golden/record_golden_spectral.py      (PyTorch 2.15)
 """

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Records steps of SGD of a convolution and a linear layer, each with batch norm over the whole batch of
-two ranks, into tests/golden/sync.safetensors for tests/golden/test_golden_sync.c: the data x and t, all values
-before (init.NAME) and after each step (step.NAME, first axis: the step), the losses, and what the trained
-model gives in evaluation (y). In float64 from float32 values.
+"""Records steps of SGD of a convolution and a linear layer. Each has batch norm over the whole batch of two
+ranks. They go into tests/golden/sync.safetensors for tests/golden/test_golden_sync.c. It has the data x and t,
+all values before (init.NAME) and after each step (step.NAME, first axis: the step). It also has the losses, and
+the trained model's outputs in evaluation (y). In float64 from float32 values.
 
 torch.nn.SyncBatchNorm refuses processors, so what is recorded is batch norm of the batch in one process;
-beside it two ranks (gloo, DistributedDataParallel) have half of the batch each and add up sums and sums
-of squares by differentiable all-reduces, and have to come to the same values.
+beside it two ranks (gloo, DistributedDataParallel) have half of the batch each. They add up sums and sums of
+squares by differentiable all-reduces, and must have the same values.
 
     python3 tools/golden/record_golden_sync.py      (PyTorch 2.15)
 """

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Records exact values and slopes of the elementwise functions, by MPFR at 300 bits, into
-tests/ops/unary_exact.h for tests/ops/test_unary.c: the formulas in double, by which that test counts units in
-the last place, are held to them. Needs gmpy2 and mpmath (PyPI).
+"""Records exact values and slopes of the elementwise functions, by MPFR at 300 bits. They go into
+tests/ops/unary_exact.h for tests/ops/test_unary.c. That test counts units in the last place by formulas in
+double, which are held to them. Needs gmpy2 and mpmath (PyPI).
 
     python3 tools/golden/record_golden_unary.py
 """

@@ -1,5 +1,6 @@
-"""PyTorch's part of ./build.sh gpu, for a machine that has it with CUDA: steps of the networks of
-tools/check/launches.h, eager, compiled and as a CUDA graph, in fp32 without TF32, and some products.
+"""PyTorch's part of ./build.sh gpu, for a machine that has it with CUDA. It times steps of the networks of
+tools/check/launches.h, eager, compiled and as a CUDA graph. They are in fp32 without TF32; some products come
+too.
 usage: gpu_torch.py FILE SECONDS      appends lines to the section's file, see tools/gpu/dtgpu_log.h
 """
 

@@ -182,9 +182,9 @@ def starts(paths, most):
 
 
 def load(path, most=None):
-    """name -> [(step, value)], in the order of steps. Behind a restart at step s what was logged
-    behind s before is forgotten, and a step that was logged twice has its newest value. Reads at
-    most that number of bytes, from the end."""
+    """name -> [(step, value)], in the order of steps. After a restart at step s earlier values after s are
+    forgotten. A step that was logged twice has its newest value. Reads at most that number of bytes, from the
+    end."""
     curves, part = {}, path
     found = files(path)
     if not found:
