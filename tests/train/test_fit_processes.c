@@ -97,7 +97,7 @@ static void differ_fit(rank *r) {
     dt_ctx_destroy(m.ctx);
 }
 
-TEST(ranks_that_are_asked_for_other_fits_are_told_the_first_difference) {
+TEST(ranks_with_different_fits_get_an_error_with_the_first_difference) {
     job *j = job_new(2, NULL);
     job_run(j, differ_fit);
     job_free(j);
@@ -146,7 +146,7 @@ static void find_rank(rank *r) {
     EXPECT(r, access(file, F_OK) != 0);
 }
 
-TEST(lr_find_on_ranks_has_one_device_s_curve_and_leaves_all_as_it_was) {
+TEST(lr_find_on_ranks_has_the_curve_of_one_device_and_changes_no_state) {
     static float want[FIND_STEPS + 1], none[FIND_STEPS + 1];
     uint64_t alone[2], untouched[2];
     char text[1200];
@@ -166,7 +166,7 @@ TEST(lr_find_on_ranks_has_one_device_s_curve_and_leaves_all_as_it_was) {
     }
 }
 
-/* ---- a rank that is killed: the job that goes on stops where one that nobody killed would have */
+/* ---- a rank that is killed: the job that continues stops at the step of one without a kill */
 
 typedef struct watching {
     const char *folder;
@@ -290,7 +290,7 @@ static void watching_killed(const watching_row *row, const dt_history *want, uin
 }
 
 /* Also on another mesh, whose ranks have other parts of the best weights. */
-TEST(a_fit_whose_rank_is_killed_goes_on_and_stops_at_the_step_of_one_device) {
+TEST(a_fit_that_loses_a_rank_continues_and_stops_at_the_step_of_one_device) {
     static const watching_row rows[] = {
         {"replicas", 0, 2, 3, {0}, {0}},
         {"replicas", 0, 3, 2, {0}, {0}},
