@@ -91,13 +91,44 @@ guide_frame_loop_learns_between_frames() {
     program frame-loop 1 c && runs frame-loop 1
 }
 
+guide_nouns_each_have_a_program() {
+    for n in 1 2 3 4 5 6; do
+        program nouns $n c && runs nouns $n || return 1
+    done
+    grep -q '^y = 3.00 x + 1.00$' "$work/nouns.5.out" &&
+        [ "$(build/dtrun -n 2 "$work/nouns.6" | grep -c 'there are 2 of us')" = 2 ]
+}
+
 guide_several_devices_have_one_hash() {
     program several-devices 1 c && runs several-devices 1 cpu || return 1
     cp "$work/several-devices.1.out" "$work/one.out"
-    grep -q '^weights ' "$work/one.out" && runs several-devices 1 cpu:4 &&
-        cmp -s "$work/one.out" "$work/several-devices.1.out" || return 1
-    build/dtrun -n 2 "$work/several-devices.1" cpu:2 >"$work/ranks.out" 2>"$work/ranks.err" &&
-        sed 's/^\[0\] //' "$work/ranks.out" | cmp -s - "$work/one.out"
+    grep -q '^weights ' "$work/one.out" || return 1
+    for stage in 0 1 2 3; do
+        runs several-devices 1 cpu:4 $stage && cmp -s "$work/one.out" "$work/several-devices.1.out" || return 1
+    done
+}
+
+# hashes RANKS DEVICES EPOCHS: the weights of each rank, in a folder that may have a checkpoint.
+hashes() {
+    (cd "$work/job" && timeout 120 "$root/build/dtrun" -n "$1" ../eight-hosts.1 "$2" "$3" | sed 's/.*weights //')
+}
+
+guide_eight_hosts_have_one_hash_and_resume() {
+    program eight-hosts 1 c || return 1
+    for job in '1 cpu' '1 cpu:2' '2 cpu' '2 cpu:4'; do
+        rm -rf "$work/job" && mkdir "$work/job"
+        # shellcheck disable=SC2086 # two words
+        hashes $job 3
+    done | sort -u >"$work/one.out"
+    hashes 1 cpu:2 5 >"$work/resumed.out"
+    rm -rf "$work/job" && mkdir "$work/job"
+    [ "$(wc -l <"$work/one.out")" = 1 ] && hashes 1 cpu 5 | cmp -s - "$work/resumed.out" &&
+        ! cmp -s "$work/one.out" "$work/resumed.out"
+}
+
+guide_check_up_looks_at_a_model() {
+    program check-up 1 c && runs check-up 1 && grep -q 'by heart' "$work/check-up.1.out" &&
+        [ -s "$work/trace.json" ]
 }
 
 guide_reinforcement_finds_the_better_end() {
@@ -147,8 +178,9 @@ case $readers in
 esac
 
 # shellcheck disable=SC2086 # it is one word, or none
-for test in guide_first_hour_learns_rings_and_loads_them_again $pictures guide_from_keras_learns \
-    guide_frame_loop_learns_between_frames guide_several_devices_have_one_hash \
+for test in guide_first_hour_learns_rings_and_knows_them_again $pictures guide_from_keras_learns \
+    guide_frame_loop_learns_between_frames guide_nouns_each_have_a_program \
+    guide_several_devices_have_one_hash guide_eight_hosts_have_one_hash_and_resume guide_check_up_looks_at_a_model \
     guide_reinforcement_finds_the_better_end \
     guide_gpt_learns_the_table_of_seven_and_a_cache_changes_no_score \
     guide_standardised_inputs_travel_with_the_weights guide_rates_by_a_schedule_learn_better \
