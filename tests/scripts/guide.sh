@@ -126,6 +126,73 @@ guide_eight_hosts_have_one_hash_and_resume() {
         ! cmp -s "$work/one.out" "$work/resumed.out"
 }
 
+# rank N OF PORT [NAME=VALUE...] PROGRAM: one process of a job on this host, which waits 2 s for the others.
+rank() {
+    number=$1 of=$2 port_of_job=$3
+    shift 3
+    (cd "$work/troubles" && timeout 60 env DTRAIN_TIMEOUT=2 MASTER_ADDR=127.0.0.1 RANK="$number" WORLD_SIZE="$of" \
+        MASTER_PORT="$port_of_job" "$@" 2>&1)
+}
+
+# The mistakes of ranks that docs/guide/troubles.md lists.
+ranks_that_do_not_meet() {
+    port=$((20000 + $$ % 9000)) job=../eight-hosts.1
+    for key in key1 key2 key; do
+        head -c 32 /dev/urandom | od -An -v -tx1 | tr -d ' \n' >"$work/troubles/$key" && chmod 600 "$work/troubles/$key"
+    done
+    chmod 644 "$work/troubles/key"
+    sed 's/\.batch = 64/.batch = 32/' "$work/eight-hosts.1.c" >"$work/eight-hosts-32.c"
+    ${CC:-cc} -O2 -w -DDTI_IMPLEMENTED -Ibuild/include "$work/eight-hosts-32.c" $library -o "$work/eight-hosts-32" \
+        -lm -ldl -lpthread $readers
+    (cd "$work/troubles" && env WORLD_SIZE=2 RANK=0 $job 2>&1)
+    rank 1 2 $((port + 1)) $job
+    rank 1 2 $((port + 1)) DTRAIN_SECRET_FILE=key1 $job
+    rank 0 2 $((port + 1)) DTRAIN_SECRET_FILE=key $job
+    rank 1 2 $((port + 1)) MASTER_ADDR=192.0.2.1 $job
+    rank 1 2 $((port + 1)) MASTER_ADDR=hosta.invalid DTRAIN_SECRET_FILE=key1 $job
+    rank 0 2 $((port + 2)) DTRAIN_SECRET_FILE=key1 $job & rank 1 2 $((port + 2)) DTRAIN_SECRET_FILE=key2 $job
+    rank 0 2 $((port + 2)) $job
+    wait
+    rank 0 3 $((port + 3)) $job & rank 1 3 $((port + 3)) $job & rank 1 3 $((port + 3)) $job
+    wait
+    rank 0 2 $((port + 4)) ../eight-hosts-32 & rank 1 2 $((port + 4)) $job
+    wait
+    rank 0 2 $((port + 5)) $job cpu 1000000 &
+    (cd "$work/troubles" && exec env MASTER_ADDR=127.0.0.1 RANK=1 WORLD_SIZE=2 MASTER_PORT=$((port + 5)) $job cpu 1000000) &
+    sleep 1
+    kill -9 $!
+    wait
+    rank 0 2 $((port + 5)) $job cpu 1000000 &
+    (cd "$work/troubles" && exec env MASTER_ADDR=127.0.0.1 RANK=1 WORLD_SIZE=2 MASTER_PORT=$((port + 5)) $job cpu 1000000) &
+    sleep 1
+    kill -9 $!
+    wait
+}
+
+guide_troubles_has_the_texts_of_the_library() {
+    program eight-hosts 1 c || return 1
+    rm -rf "$work/troubles" && mkdir "$work/troubles"
+    ${CC:-cc} -O2 -w -DDTI_IMPLEMENTED -Ibuild/include tests/scripts/troubles.c $library -o "$work/troubles.bin" \
+        -lm -ldl -lpthread $readers || return 1
+    { (cd "$work/troubles" && timeout 60 ../troubles.bin) && ranks_that_do_not_meet; } >"$work/troubles.out" 2>&1
+    python3 - docs/guide/troubles.md "$work/troubles.out" <<'END'
+import re, sys
+def plain(text):
+    return re.sub(r"\s+", " ", re.sub(r"[\d.]*\d", "N", text))
+page, said = (open(name, encoding="utf-8").read() for name in sys.argv[1:])
+said, lost = plain(said), []
+page, *blocks = re.split(r"(?m)^(```.*)", page)
+page += "".join(blocks[3::4]) # what is between two fences is code, and each second text
+quotes = [q for q in re.findall(r"`([^`]*)`", page) if len(q.split()) > 4 and q[-1] not in "})"]
+quotes += [text for fence, text in zip(blocks[::4], blocks[1::4]) if fence == "```"]
+for part in (p.strip() for q in quotes for p in q.split("...")):
+    if plain(part) not in said:
+        lost.append("troubles.md has a text that the library does not print: " + part)
+print(*(f"{text}\n" for text in lost), sep="", end="")
+sys.exit(bool(lost) or len(quotes) < 30)
+END
+}
+
 guide_check_up_looks_at_a_model() {
     program check-up 1 c && runs check-up 1 && grep -q 'by heart' "$work/check-up.1.out" &&
         [ -s "$work/trace.json" ]
@@ -181,6 +248,7 @@ esac
 for test in guide_first_hour_learns_rings_and_knows_them_again $pictures guide_from_keras_learns \
     guide_frame_loop_learns_between_frames guide_nouns_each_have_a_program \
     guide_several_devices_have_one_hash guide_eight_hosts_have_one_hash_and_resume guide_check_up_looks_at_a_model \
+    guide_troubles_has_the_texts_of_the_library \
     guide_reinforcement_finds_the_better_end \
     guide_gpt_learns_the_table_of_seven_and_a_cache_changes_no_score \
     guide_standardised_inputs_travel_with_the_weights guide_rates_by_a_schedule_learn_better \
