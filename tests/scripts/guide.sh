@@ -126,11 +126,11 @@ guide_eight_hosts_have_one_hash_and_resume() {
         ! cmp -s "$work/one.out" "$work/resumed.out"
 }
 
-# rank N OF PORT [NAME=VALUE...] PROGRAM: one process of a job on this host, which waits 2 s for the others.
+# rank N OF PORT [NAME=VALUE...] PROGRAM: one process of a job on this host, which waits 3 s for the others.
 rank() {
     number=$1 of=$2 port_of_job=$3
     shift 3
-    (cd "$work/troubles" && timeout 60 env DTRAIN_TIMEOUT=2 MASTER_ADDR=127.0.0.1 RANK="$number" WORLD_SIZE="$of" \
+    (cd "$work/troubles" && timeout 60 env DTRAIN_TIMEOUT=3 MASTER_ADDR=127.0.0.1 RANK="$number" WORLD_SIZE="$of" \
         MASTER_PORT="$port_of_job" "$@" 2>&1)
 }
 
@@ -155,16 +155,14 @@ ranks_that_do_not_meet() {
     wait
     rank 0 3 $((port + 3)) $job & rank 1 3 $((port + 3)) $job & rank 1 3 $((port + 3)) $job
     wait
-    rank 0 2 $((port + 4)) ../eight-hosts-32 & rank 1 2 $((port + 4)) $job
+    rank 0 2 $((port + 4)) DTRAIN_TIMEOUT=60 ../eight-hosts-32 & rank 1 2 $((port + 4)) DTRAIN_TIMEOUT=60 $job
     wait
-    rank 0 2 $((port + 5)) $job cpu 1000000 &
-    (cd "$work/troubles" && exec env MASTER_ADDR=127.0.0.1 RANK=1 WORLD_SIZE=2 MASTER_PORT=$((port + 5)) $job cpu 1000000) &
-    sleep 1
-    kill -9 $!
-    wait
-    rank 0 2 $((port + 5)) $job cpu 1000000 &
-    (cd "$work/troubles" && exec env MASTER_ADDR=127.0.0.1 RANK=1 WORLD_SIZE=2 MASTER_PORT=$((port + 5)) $job cpu 1000000) &
-    sleep 1
+    rank 0 2 $((port + 5)) DTRAIN_TIMEOUT=60 $job cpu 1000000 &
+    (cd "$work/troubles" && MASTER_ADDR=127.0.0.1 MASTER_PORT=$((port + 5)) RANK=1 WORLD_SIZE=2 exec $job cpu 1000000) &
+    for _ in $(seq 400); do
+        if [ -e "$work/troubles/run/LATEST" ]; then break; fi
+        sleep 0.05
+    done
     kill -9 $!
     wait
 }
