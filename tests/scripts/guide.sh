@@ -126,7 +126,7 @@ guide_eight_hosts_have_one_hash_and_resume() {
         ! cmp -s "$work/one.out" "$work/resumed.out"
 }
 
-# rank N OF PORT [NAME=VALUE...] PROGRAM: one process of a job on this host, which waits 3 s for the others.
+# rank N OF PORT [NAME=VALUE...] PROGRAM: one process of a job on this host. It waits 3 s for the others.
 rank() {
     number=$1 of=$2 port_of_job=$3
     shift 3
