@@ -41,20 +41,24 @@ static dt_result dti_ctx_check_vulkan(dti_base *base, const dt_ctx_desc *d) {
 
 static dt_result dti_ctx_check(dti_base *base, const dt_ctx_desc *d) {
     if ((d->allocator.alloc == NULL) != (d->allocator.free == NULL))
-        return dti_fail(base, DT_ERROR_INVALID, "allocator has alloc or free but not both");
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "dt_ctx_desc.allocator has only one of alloc and free; give both, or none");
     if (d->threads < DT_THREADS_ALL || d->jobs.threads < 0)
-        return dti_fail(
-            base, DT_ERROR_INVALID,
-            ".threads is %d, .jobs.threads %d; 0 = 1, and .threads may be DT_THREADS_ALL",
-            d->threads, d->jobs.threads);
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "dt_ctx_desc: .threads is %d, .jobs.threads %d; they must be at least 0 (0 "
+                        "= 1); .threads may be DT_THREADS_ALL",
+                        d->threads, d->jobs.threads);
     if (d->jobs.threads && !d->jobs.parallel_for)
-        return dti_fail(base, DT_ERROR_INVALID, ".jobs.threads is %d without .jobs.parallel_for",
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "dt_ctx_desc.jobs.threads is %d, but .jobs.parallel_for is NULL; set both",
                         d->jobs.threads);
     if (d->pipeline_cache_bytes && !d->pipeline_cache)
-        return dti_fail(base, DT_ERROR_INVALID,
-                        ".pipeline_cache_bytes is set without .pipeline_cache");
+        return dti_fail(
+            base, DT_ERROR_INVALID,
+            "dt_ctx_desc.pipeline_cache_bytes is set, but .pipeline_cache is NULL; set both");
     if ((unsigned)d->kernel_check > DT_KERNEL_CHECK_ALWAYS)
-        return dti_fail(base, DT_ERROR_INVALID, ".kernel_check is %d, not a DT_KERNEL_CHECK_",
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "dt_ctx_desc.kernel_check is %d; it must be a DT_KERNEL_CHECK_",
                         (int)d->kernel_check);
     return d->vulkan ? dti_ctx_check_vulkan(base, d) : DT_OK;
 }

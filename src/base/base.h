@@ -284,8 +284,8 @@ static dt_result dti_fail_off(dti_base *base, const char *function, const char *
 static const char *dti_function(void);
 /* The text where no object is that could hold one. */
 static const char dti_no_object[] =
-    "there is no object to hold a text: the pointer to it is NULL, or it could not be made; "
-    "dt_result_text() has what the call returned";
+    "no object holds an error text: its pointer is NULL, or it could not be created; give "
+    "dt_result_text() what the call returned";
 
 static void dti_log(dti_base *base, dt_log_level level, const char *format, ...) DTI_PRINTF(3, 4);
 

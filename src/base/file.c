@@ -39,9 +39,10 @@ static dt_result dti_reader_take(dti_reader *r, void *to, size_t bytes) {
             return dti_fail(r->base, DT_ERROR_IO, "%s: cannot be read: %s", r->path,
                             strerror(errno));
         if (got == 0)
-            return dti_fail(r->base, DT_ERROR_IO,
-                            "%s: it ends after %llu of %llu bytes: was it cut while it was read?",
-                            r->path, (unsigned long long)r->at, (unsigned long long)r->size);
+            return dti_fail(
+                r->base, DT_ERROR_IO,
+                "%s: it ends after %llu of %llu bytes: was it truncated while it was read?",
+                r->path, (unsigned long long)r->at, (unsigned long long)r->size);
         at += got;
         r->at += (uint64_t)got;
         bytes -= (size_t)got;
@@ -52,9 +53,10 @@ static dt_result dti_reader_take(dti_reader *r, void *to, size_t bytes) {
 static dt_result dti_reader_take_new(dti_reader *r, uint64_t bytes, char **out) {
     *out = bytes < SIZE_MAX ? dti_alloc(r->base, (size_t)bytes + 1) : NULL;
     if (!*out)
-        return bytes < SIZE_MAX ? DT_ERROR_MEMORY
-                                : dti_fail(r->base, DT_ERROR_MEMORY, "%s: %llu bytes", r->path,
-                                           (unsigned long long)bytes);
+        return bytes < SIZE_MAX
+                   ? DT_ERROR_MEMORY
+                   : dti_fail(r->base, DT_ERROR_MEMORY, "%s: out of host memory for its %llu bytes",
+                              r->path, (unsigned long long)bytes);
     dt_result result = dti_reader_take(r, *out, (size_t)bytes);
     if (!result)
         return DT_OK;
@@ -102,7 +104,7 @@ static dt_result dti_writer_fail(dti_writer *w, const char *what) {
     char need[96] = "";
     w->failed = true;
     if (w->bytes && dti_is_no_space(error))
-        snprintf(need, sizeof need, "; the file needs %llu bytes, besides the one that it replaces",
+        snprintf(need, sizeof need, "; the new file needs %llu bytes, in addition to the old one",
                  (unsigned long long)w->bytes);
     return dti_fail(w->base, DT_ERROR_IO, "%s: cannot be %s: %s%s", w->name, what, strerror(error),
                     need);
@@ -204,7 +206,7 @@ static dt_result dti_writer_rename(dti_writer *w) {
     dt_result result = renamed ? DT_OK : dti_writer_fail(w, "replaced");
     bool flushed = dti_folder_sync(folder);
     if (renamed && !flushed)
-        result = dti_writer_fail(w, "flushed to the disk, but is there");
+        result = dti_writer_fail(w, "flushed to the disk, but is written");
     return result;
 }
 
@@ -252,8 +254,9 @@ static dt_result dti_folder_probe(dti_base *base, const char *whose, const char 
     char path[1024];
     const int size = snprintf(path, sizeof path, "%s/.dtrain.%ld.probe", folder, dti_process());
     if (size < 0 || size >= (int)sizeof path)
-        return dti_fail(base, DT_ERROR_INVALID, "%s folder has a name of %zu bytes; at most 900",
-                        whose, strlen(folder));
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "%s folder name has %zu bytes; it must have at most 900", whose,
+                        strlen(folder));
     FILE *file = dti_file_create(path, &(dti_file_rights){.mode = 0600});
     if (!file && errno != EEXIST)
         return dti_fail(base, DT_ERROR_IO, "nothing can be written to %s folder %s: %s", whose,

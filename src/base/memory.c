@@ -41,8 +41,8 @@ static dt_result dti_check_forked(dti_base *base) {
     if (!dti_forked(base))
         return DT_OK;
     return dti_fail(base, DT_ERROR_FORKED,
-                    "called in process %ld, a child of fork; process %ld has the context, its "
-                    "threads and devices: make one after the fork",
+                    "called in process %ld, a child of fork, but process %ld created the context; "
+                    "create one after the fork",
                     dti_process(), base->process);
 }
 
@@ -86,8 +86,7 @@ static void *dti_alloc(dti_base *base, size_t bytes) {
         block = dti_host_alloc(base, whole);
     }
     if (!block) {
-        dti_fail(base, DT_ERROR_MEMORY,
-                 "out of host memory: %llu bytes were asked for, %llu are in use",
+        dti_fail(base, DT_ERROR_MEMORY, "out of host memory: %llu bytes requested, %llu in use",
                  (unsigned long long)bytes, (unsigned long long)base->bytes_now);
         return NULL;
     }

@@ -271,7 +271,7 @@ static dt_result dti_pool_create(dti_base *base, int threads, const dt_job_syste
         threads = dti_processors();
     threads = DTI_MAX(hosted ? jobs->threads : threads, 1);
     if (threads > DTI_MAX_THREADS)
-        return dti_fail(base, DT_ERROR_INVALID, "%d threads: the most is %d", threads,
+        return dti_fail(base, DT_ERROR_INVALID, ".threads is %d; it must be at most %d", threads,
                         DTI_MAX_THREADS);
     dti_pool *pool = dti_alloc(base, sizeof *pool);
     DTI_HAVE(pool);
@@ -292,7 +292,7 @@ static dt_result dti_pool_create(dti_base *base, int threads, const dt_job_syste
     else
         dti_pool_start(pool);
     if (!hosted && pool->started + 1 < threads) {
-        dti_log(base, DT_LOG_WARNING, "%d threads were asked for and the system gave %d", threads,
+        dti_log(base, DT_LOG_WARNING, "%d threads requested, but the system started %d", threads,
                 pool->started + 1);
         pool->threads = pool->started + 1;
     }

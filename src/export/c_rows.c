@@ -169,7 +169,7 @@ static bool dti_c_norm(dti_c_file *f, const dti_node *n) {
     const dti_node *stats = dti_c_running(f, n);
     const int64_t channels = n->attr.i[DTI_NORM_CHANNELS], spatial = n->attr.i[DTI_NORM_SPATIAL];
     if (!stats)
-        return dti_c_refuse(f, n, "batch norm is written, and no other");
+        return dti_c_refuse(f, n, "only batch norm is supported");
     const int64_t s[3] = {dti_shape_elements(n->shape) / channels / spatial, channels, spatial};
     dti_c_call(f, n, DTI_C_ON(NORM), "dt_norm", 1);
     for (uint32_t k = 0; k < 4; k++)

@@ -87,7 +87,7 @@ static bool dti_c_constant(dti_c_file *f, uint32_t id) {
     if (strstr(n->label, "*/"))
         return dti_c_refuse(f, n, "a name that would end a comment");
     if (n->values && n->dtype != DT_F32)
-        return dti_c_refuse(f, n, "a constant of whole numbers");
+        return dti_c_refuse(f, n, "an integer constant");
     if (n->values)
         return dti_c_constant_data(f, id, n->values, count);
     float *data = dti_alloc_array(f->base, (size_t)count, sizeof *data);
@@ -120,10 +120,10 @@ static bool dti_c_node(dti_c_file *f, uint32_t id) {
     if (dti_shape_elements(n->shape) == 0)
         return dti_c_refuse(f, n, "it has no elements");
     if (n->dtype != DT_F32 && !index)
-        return dti_c_refuse(f, n, "f32 is written, and indices that are inputs");
+        return dti_c_refuse(f, n, "only f32 is supported, and i32 inputs as indices");
     for (uint32_t k = 0; k < n->count; k++) {
         if (dti_c_in(f, n, k)->dtype != DT_F32 && n->op != DTI_OP_EMBEDDING)
-            return dti_c_refuse(f, n, "i32 is only for indices of dt_embedding");
+            return dti_c_refuse(f, n, "i32 is only supported for indices of dt_embedding");
     }
     dti_c_place(f, id);
     if (f->values[id].kind == DTI_C_CONSTANT)
@@ -133,7 +133,7 @@ static bool dti_c_node(dti_c_file *f, uint32_t id) {
         return true;
     }
     if (!dti_c_rows[n->op])
-        return dti_c_refuse(f, n, "there is no function in C for it");
+        return dti_c_refuse(f, n, "this op is not supported");
     return dti_c_rows[n->op](f, n);
 }
 
@@ -177,8 +177,8 @@ static dt_result dti_c_write(dti_c_file *f, const char *path) {
     DTI_HAVE(f->about.ok && f->parameters.ok && f->maps.ok && f->body.ok && f->constants.ok);
     dti_text text = dti_text_open(f->base);
     dti_text_add(&text,
-                 "/* Made by dtrain %s. Compile it as C99 (-std=c99, or -ffp-contract=off): a "
-                 "product and a sum that a\n * compiler makes one of have other bits. */\n"
+                 "/* Made by dtrain %s. Compile it as C99 (-std=c99, or -ffp-contract=off):\n * "
+                 "a multiplication that is fused with an addition has other bits. */\n"
                  "#include <math.h>\n#include <stdint.h>\n\n",
                  DT_VERSION);
     dti_c_helpers(f, &text);
@@ -227,7 +227,7 @@ static dt_result dti_c_check(dti_c_file *f) {
     for (int i = 0; i < f->outputs; i++)
         if (dti_tensor_dtype(y[i]) != DT_F32)
             return dti_fail(f->base, DT_ERROR_UNSUPPORTED,
-                            "dt_c_save: .outputs[%d] is %s; f32 is written", i,
+                            "dt_c_save: .outputs[%d] is %s; it must be f32", i,
                             dti_dtype_name(dti_tensor_dtype(y[i])));
     return DT_OK;
 }

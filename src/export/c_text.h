@@ -104,8 +104,8 @@
       "    return dt_fma(p, x, x);\n"                                                              \
       "}\n")                                                                                       \
     X(LINEAR, DTI_C_ON(FMA),                                                                       \
-      "/* Sums of 256 products, one behind the other, which are added up in order; of more than\n" \
-      " * 4096 products, sums of 4096 are added in double, and then what is left of them. */\n"    \
+      "/* Adds sums of 256 products in order. Above 4096 products, sums of 4096 are added in\n"    \
+      " * double, and the rest after them. */\n"                                                   \
       "static void dt_linear(float *y, const float *x, const float *w, const float *b,\n"          \
       "                      int rows, int in, int out) {\n"                                       \
       "    for (int r = 0; r < rows; r++)\n"                                                       \
@@ -154,9 +154,9 @@
       "    }\n"                                                                                    \
       "}\n")                                                                                       \
     X(POOL, 0,                                                                                     \
-      "/* Means of rows' sums; of more than 32 rows or columns one by one in double.\n"            \
+      "/* A mean adds the sums of rows; above 32 rows or columns, each element in double.\n"       \
       " * s: planes, height, width; height and width of y; kernel; strides; paddings; 0: the\n"    \
-      " * largest, 1: the mean of what is there, 2: of all, with the padding. */\n"                \
+      " * maximum, 1: the mean without padding, 2: the mean with it. */\n"                         \
       "static void dt_pool(float *y, const float *x, const int *s) {\n"                            \
       "    for (int at = 0; at < s[0] * s[3] * s[4]; at++) {\n"                                    \
       "        const float *plane = x + at / s[4] / s[3] * s[1] * s[2];\n"                         \
@@ -198,7 +198,7 @@
       "    }\n"                                                                                    \
       "}\n")                                                                                       \
     X(SOFTMAX, DTI_C_ON(EXP),                                                                      \
-      "/* The sum in 16 parts, which are added up after each 512 elements. */\n"                   \
+      "/* The sum has 16 parts, which are added up after each 512 elements. */\n"                  \
       "static void dt_softmax(float *y, const float *x, int rows, int n) {\n"                      \
       "    for (; rows > 0; rows--, x += n, y += n) {\n"                                           \
       "        float most = x[0], part[16] = {0};\n"                                               \
@@ -262,7 +262,7 @@
       "        y[i] = value;\n"                                                                    \
       "}\n")                                                                                       \
     X(GATHER, 0,                                                                                   \
-      "/* Rows that are not there are NaN. */\n"                                                   \
+      "/* An index out of range gives NaN. */\n"                                                   \
       "static void dt_embedding(float *y, const float *table, const int32_t *index, int n,\n"      \
       "                      int rows, int cols) {\n"                                              \
       "    for (int at = 0; at < n * cols; at++) {\n"                                              \

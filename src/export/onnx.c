@@ -50,14 +50,16 @@ static dt_result dti_export_outputs(const dt_store *store, const char *file, con
                             "%s: .outputs[%d] comes after a nil one", file, i);
     return *count ? DT_OK
                   : dti_fail(dti_store_base(store), DT_ERROR_INVALID,
-                             "%s: no outputs: set .outputs of the description", file);
+                             "%s: .outputs is empty; give at least one tensor", file);
 }
 
 static dt_result dti_onnx_check(dti_onnx_file *f) {
-    DTI_TRY(dti_export_outputs(f->store, "onnx", f->desc->outputs, &f->outputs));
+    DTI_TRY(dti_export_outputs(f->store, "dt_onnx_save", f->desc->outputs, &f->outputs));
     for (int i = f->outputs; i < DT_MAX_OUTPUTS; i++)
         if (f->desc->names[i])
-            return dti_fail(f->o.base, DT_ERROR_INVALID, "onnx: .names[%d] is of no output", i);
+            return dti_fail(
+                f->o.base, DT_ERROR_INVALID,
+                "dt_onnx_save: .names[%d] is set, but there is no .outputs of this index", i);
     return DT_OK;
 }
 
@@ -86,9 +88,10 @@ static bool dti_onnx_name_taken(const dti_onnx_file *f, int i) {
 static dt_result dti_onnx_name_fits(const dti_onnx_file *f, const char *name) {
     if (name[0] && strncmp(name, "dt:", 3) != 0 && dti_utf8_valid(name, strlen(name)))
         return DT_OK;
-    return dti_fail(
-        f->o.base, DT_ERROR_INVALID,
-        "onnx: '%s' is not a name for the file: UTF-8, not empty, not beginning with 'dt:'", name);
+    return dti_fail(f->o.base, DT_ERROR_INVALID,
+                    "dt_onnx_save: the name '%s' is not valid; it must be UTF-8, not empty, and "
+                    "not begin with 'dt:'",
+                    name);
 }
 
 static dt_result dti_onnx_check_names(dti_onnx_file *f) {
@@ -98,8 +101,8 @@ static dt_result dti_onnx_check_names(dti_onnx_file *f) {
         DTI_TRY(dti_onnx_name_fits(f, f->names[i]));
         if (dti_onnx_name_taken(f, i))
             return dti_fail(f->o.base, DT_ERROR_INVALID,
-                            "onnx: .outputs[%d] would be called '%s' as another tensor is; give it "
-                            "a name in .names",
+                            "dt_onnx_save: .outputs[%d] would have the name '%s' of another "
+                            "tensor; give it another in .names",
                             i, f->names[i]);
     }
     for (uint32_t id = 1; id < g->count; id++) {
@@ -111,8 +114,8 @@ static dt_result dti_onnx_check_names(dti_onnx_file *f) {
             n->op == DTI_OP_INPUT ? dti_graph_find(f->store->graph, DTI_OP_PARAM, n->label) : 0;
         if (f->o.needed[other])
             return dti_fail(f->o.base, DT_ERROR_INVALID,
-                            "onnx: an input and a parameter are both called '%s', and in the file "
-                            "a name is one tensor's",
+                            "dt_onnx_save: an input and a parameter have the name '%s'; names in "
+                            "the file must differ: rename one",
                             n->label);
     }
     return DT_OK;
@@ -172,7 +175,7 @@ static uint32_t dti_onnx_make_node(dti_onnx *o, uint32_t id) {
     const dti_node *n = &o->g->nodes[id];
     const dti_onnx_row *row = &dti_onnx_rows[n->op];
     if (n->dtype != DT_F32 && n->dtype != DT_I32)
-        return dti_onnx_refuse(o, n, "%s; f32 and i32 are written",
+        return dti_onnx_refuse(o, n, "its type is %s; it must be f32 or i32",
                                dti_dtype_name((dt_dtype)n->dtype));
     if (dti_shape_elements(n->shape) == 0)
         return dti_onnx_refuse(o, n, "it has no elements");
@@ -181,9 +184,9 @@ static uint32_t dti_onnx_make_node(dti_onnx *o, uint32_t id) {
     if (n->op == DTI_OP_INPUT || n->op == DTI_OP_PARAM)
         return id;
     if (!row->make)
-        return dti_onnx_refuse(o, n, "there is no operator of ONNX for it here");
+        return dti_onnx_refuse(o, n, "this op is not supported");
     if (dti_onnx_reads_all(o, n))
-        return dti_onnx_refuse(o, n, "it reads the logarithms of attention's sums");
+        return dti_onnx_refuse(o, n, "it reads the log-sum-exp of attention");
     return row->make(o, n, row);
 }
 
@@ -196,7 +199,7 @@ static dt_result dti_onnx_make(dti_onnx_file *f) {
     for (int i = 0; i < f->outputs && !o->result; i++) {
         const dti_node *n = &o->g->nodes[f->desc->outputs[i].id];
         if (n->op == DTI_OP_ATTENTION || dti_op_info_of(n->op)->family->outputs)
-            dti_onnx_refuse(o, n, "several results in one: give one of them");
+            dti_onnx_refuse(o, n, "it packs several results; give one of them");
     }
     dti_onnx_close(o);
     if (!o->result && (!o->nodes.ok || !o->tensors.ok))
@@ -315,9 +318,10 @@ static dt_result dti_onnx_write(dti_onnx_file *f, const char *path, const dti_te
     for (size_t i = 0; i < DTI_COUNT(parts); i++)
         bytes += parts[i]->size;
     if (bytes > DTI_ONNX_BYTES_MAX)
-        return dti_fail(f->o.base, DT_ERROR_UNSUPPORTED,
-                        "onnx: %s would have %llu bytes; a file of protocol buffers ends at 2^31",
-                        path, (unsigned long long)bytes);
+        return dti_fail(
+            f->o.base, DT_ERROR_UNSUPPORTED,
+            "dt_onnx_save: %s would have %llu bytes; protocol buffers allow less than 2^31", path,
+            (unsigned long long)bytes);
     DTI_TRY(dti_writer_open(f->o.base, path, bytes, &w));
     for (size_t i = 0; i < DTI_COUNT(parts); i++) {
         if (parts[i]->size)

@@ -34,9 +34,9 @@ static uint32_t dti_onnx_refuse(dti_onnx *o, const dti_node *n, const char *form
     vsnprintf(why, sizeof why, format, args);
     va_end(args);
     if (!o->result)
-        o->result =
-            dti_fail(o->base, DT_ERROR_UNSUPPORTED, "onnx: %s, %s: %s", dti_op_info_of(n->op)->name,
-                     dti_tensor_print((dt_tensor){o->g, (uint32_t)(n - o->g->nodes)}).text, why);
+        o->result = dti_fail(
+            o->base, DT_ERROR_UNSUPPORTED, "dt_onnx_save: %s, %s: %s", dti_op_info_of(n->op)->name,
+            dti_tensor_print((dt_tensor){o->g, (uint32_t)(n - o->g->nodes)}).text, why);
     return 0;
 }
 
@@ -187,7 +187,7 @@ static uint32_t dti_onnx_lifted(dti_onnx *o, const dti_node *n, uint32_t k, int 
 
 static uint32_t dti_onnx_batch(dti_onnx *o, const dti_node *n) {
     if (!o->sampled)
-        return dti_onnx_refuse(o, n, "no input says how many samples there are");
+        return dti_onnx_refuse(o, n, "no input has the sample axis");
     if (!o->batch) {
         o->batch = dti_onnx_op(o, "Shape", 1, o->sampled);
         dti_onnx_int(o, "start", 0);

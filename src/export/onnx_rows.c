@@ -61,7 +61,7 @@ static uint32_t dti_onnx_formula(dti_onnx *o, const dti_node *n, const dti_onnx_
 static uint32_t dti_onnx_fill(dti_onnx *o, const dti_node *n, const dti_onnx_row *row) {
     const uint32_t x = dti_onnx_scalar(o, n->op == DTI_OP_FILL ? n->attr.f[0] : 0.0f);
     if (n->samples)
-        return dti_onnx_refuse(o, n, "a constant for each sample");
+        return dti_onnx_refuse(o, n, "a constant with the sample axis");
     if (!n->shape.rank)
         return x;
     return dti_onnx_op(o, "Expand", 2, x, dti_onnx_list(o, n->shape.dim, n->shape.rank));
@@ -71,7 +71,7 @@ static uint32_t dti_onnx_iota(dti_onnx *o, const dti_node *n, const dti_onnx_row
     const float end = (float)dti_shape_elements(n->shape);
     const uint32_t line = dti_onnx_op(o, "Range", 3, dti_onnx_scalar(o, 0.0f),
                                       dti_onnx_scalar(o, end), dti_onnx_scalar(o, 1.0f));
-    return n->samples ? dti_onnx_refuse(o, n, "a constant for each sample")
+    return n->samples ? dti_onnx_refuse(o, n, "a constant with the sample axis")
                       : dti_onnx_reshape(o, line, false, n->shape);
 }
 
@@ -102,7 +102,7 @@ static uint32_t dti_onnx_slice(dti_onnx *o, const dti_node *n, const dti_onnx_ro
     if (in->op == DTI_OP_ATTENTION) {
         const dti_attention a = dti_attention_of(o->g, in);
         if (n->attr.i[0] != 1 || end > a.heads * a.dv)
-            return dti_onnx_refuse(o, n, "it reads the logarithms of attention's sums");
+            return dti_onnx_refuse(o, n, "it reads the log-sum-exp of attention");
     }
     return dti_onnx_part(o, dti_onnx_in(o, n, 0), start, end, n->attr.i[0] + n->samples);
 }
@@ -262,14 +262,14 @@ static const char *dti_export_pool(const dti_node *n, dt_shape in, dti_pool_wind
         const int64_t from = in.dim[1 + k], to = n->shape.dim[1 + k];
         const bool adaptive = w->mean && i[DTI_POOL_MODE] == DTI_POOL_ADAPTIVE;
         if (adaptive && from % to)
-            return "an adaptive mean of windows that differ in size";
+            return "adaptive average pooling with windows of different sizes";
         w->kernel[k] = adaptive ? from / to : i[DTI_POOL_KERNEL + k];
         w->stride[k] = adaptive ? from / to : i[DTI_POOL_STRIDE + k];
         w->padding[k] = i[DTI_POOL_PADDING + k];
         const int64_t end = (to - 1) * w->stride[k] + w->kernel[k] - from - w->padding[k];
         w->end[k] = DTI_MAX(end, (int64_t)0);
         if (w->counts && w->end[k] > w->padding[k])
-            return "ceil_mode of a mean that counts the padding";
+            return "average pooling with ceil_mode that counts the padding";
     }
     return NULL;
 }

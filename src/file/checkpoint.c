@@ -35,10 +35,10 @@ static dt_result dti_checkpoint_add_sums(dti_base *base, const char *path,
                                          dti_safetensors_item *all, const int64_t *dim) {
     for (int i = 0; i < count; i++) {
         if (!strcmp(items[i].name, DTI_CHECKPOINT_SUMS))
-            return dti_fail(base, DT_ERROR_INVALID,
-                            "%s: \"%s\" is the name of a checkpoint's checksums; name the tensor "
-                            "otherwise",
-                            path, items[i].name);
+            return dti_fail(
+                base, DT_ERROR_INVALID,
+                "%s: the tensor name \"%s\" is reserved for a checkpoint's checksums; use another",
+                path, items[i].name);
         all[i] = items[i];
     }
     all[count] = (dti_safetensors_item){.name = DTI_CHECKPOINT_SUMS,
@@ -192,8 +192,7 @@ static dt_result dti_checkpoint_check_tensor(const dti_checkpoint *c, int index,
     }
     return own == sum ? DT_OK
                       : dti_fail(c->base, DT_ERROR_FORMAT,
-                                 "%s: tensor \"%s\" does not have the checksum that was written: "
-                                 "the file is damaged",
+                                 "%s: tensor \"%s\" has a wrong checksum: the file is damaged",
                                  c->path, dti_show(info->name).text);
 }
 
@@ -205,9 +204,7 @@ static dt_result dti_checkpoint_check_sums(dti_checkpoint *c, uint32_t *sums, ch
     c->map_sum = dti_crc32c(0, sums, c->count * sizeof *sums);
     if (sums[0] != c->header_crc)
         return dti_fail(c->base, DT_ERROR_FORMAT,
-                        "%s: its header does not have the checksum that was written: the file is "
-                        "damaged",
-                        c->path);
+                        "%s: its header has a wrong checksum: the file is damaged", c->path);
     for (int i = 0; i < last; i++)
         DTI_TRY(dti_checkpoint_check_tensor(c, i, sums[i + 1], buffer));
     return DT_OK;
@@ -215,13 +212,13 @@ static dt_result dti_checkpoint_check_sums(dti_checkpoint *c, uint32_t *sums, ch
 
 static dt_result dti_checkpoint_check(dti_checkpoint *c) {
     if (!c->count)
-        return dti_fail(c->base, DT_ERROR_FORMAT, "%s: a header without tensors: not a checkpoint",
+        return dti_fail(c->base, DT_ERROR_FORMAT, "%s: not a checkpoint: its header has no tensors",
                         c->path);
     if (!dti_checkpoint_has_sums(&c->items[c->count - 1].info, c->count))
-        return dti_fail(c->base, DT_ERROR_FORMAT,
-                        "%s: its header has no \"%s\" of %zu values as the last tensor: not a "
-                        "checkpoint, or a damaged one",
-                        c->path, DTI_CHECKPOINT_SUMS, c->count);
+        return dti_fail(
+            c->base, DT_ERROR_FORMAT,
+            "%s: not a checkpoint, or damaged: its last tensor is not \"%s\" of %zu values",
+            c->path, DTI_CHECKPOINT_SUMS, c->count);
     uint32_t *sums = dti_alloc_array(c->base, c->count, sizeof *sums);
     char *buffer = dti_alloc(c->base, (size_t)DTI_WEIGHTS_CHUNK);
     const dt_result result = dti_checkpoint_check_sums(c, sums, buffer);
@@ -254,7 +251,7 @@ static dt_result dti_checkpoint_check_parts(const dti_checkpoint *c, uint32_t sh
         if (!known || known->bytes != part->reader.size ||
             (part->checked && known->sum != part->map_sum))
             return dti_fail(c->base, DT_ERROR_FORMAT,
-                            "%s: it is whole, but of another checkpoint than its index, %s",
+                            "%s: it is intact, but of another checkpoint than its index, %s",
                             part->path, c->path);
     }
     return DT_OK;
@@ -266,8 +263,7 @@ static dt_result dti_checkpoint_no_index(dti_base *base, const char *path, dt_re
     if (result != DT_ERROR_IO || !dti_checkpoint_step_of(dti_file_name(path), &step) ||
         !dti_checkpoint_is_folder(path))
         return result;
-    return dti_fail(base, DT_ERROR_FORMAT, "%s: a checkpoint whose " DTI_INDEX_NAME " is missing",
-                    path);
+    return dti_fail(base, DT_ERROR_FORMAT, "%s: a checkpoint without " DTI_INDEX_NAME, path);
 }
 
 static dt_result dti_checkpoint_open_share(dti_base *base, const char *path, uint32_t share,

@@ -111,7 +111,7 @@ static dt_result dti_checkpoint_folder_cut(dti_base *base, const char *folder, u
 
 /* ---- A checkpoint in parts, of which each rank writes one: a folder of the parts and an index. In
  * a job's folder its name is the step's, without .safetensors. */
-#define DTI_CHECKPOINT_SEEN "a sharded checkpoint must go to a folder that all ranks see"
+#define DTI_CHECKPOINT_SEEN "a sharded checkpoint needs a folder that all ranks share"
 #define DTI_CHECKPOINT_PART_PATH (DTI_CHECKPOINT_PATH + 128)
 typedef struct dti_checkpoint_parts {
     char path[DTI_CHECKPOINT_PATH];           /* what it becomes */

@@ -6,7 +6,7 @@
 #define DTI_CHECKPOINT_LATEST "LATEST"
 #define DTI_CHECKPOINT_LOCK ".dtrain.lock"
 #define DTI_CHECKPOINT_FOLDER_HOW                                                                  \
-    "give .checkpoint.folder a folder that can be written, or a new one in a folder that is there"
+    "set .checkpoint.folder to a writable folder, or to a new one in an existing folder"
 #define DTI_CHECKPOINT_NAME 48 /* room for the longest, with 20 digits */
 
 /* parts: of a folder of them. */
@@ -62,7 +62,7 @@ static dt_result dti_checkpoint_path(dti_base *base, const char *folder, const c
     *path = 0;
     DTI_TRY(dti_folders_check(base, folder));
     return dti_fail(base, DT_ERROR_INVALID,
-                    "a checkpoint folder's name of %llu bytes; it has 1 to %d of them",
+                    "the checkpoint folder's name has %llu bytes; it must have 1 to %d",
                     (unsigned long long)strlen(folder), DTI_CHECKPOINT_PATH - DTI_CHECKPOINT_NAME);
 }
 
@@ -142,8 +142,8 @@ static void dti_checkpoint_remove_old(dti_base *base, const char *folder, uint64
             dti_checkpoint_remove_step(base, folder, step, parts);
     }
     if (found < 0)
-        dti_log(base, DT_LOG_WARNING, "%s: old checkpoints cannot be listed and stay: %s", folder,
-                strerror(errno));
+        dti_log(base, DT_LOG_WARNING, "%s: old checkpoints cannot be listed, so they stay: %s",
+                folder, strerror(errno));
 }
 
 /* The step that LATEST names, if that has a file. Whatever is wrong with LATEST, the files are what
@@ -296,7 +296,7 @@ static dt_result dti_checkpoint_folder_lock(dti_base *base, const char *folder, 
         return dti_fail(base, DT_ERROR_IO,
                         "%s: another job writes to this .checkpoint.folder: %s; end it, or give "
                         "each job a folder of its own",
-                        folder, *who ? dti_show(who).text : "a process that is not known");
+                        folder, *who ? dti_show(who).text : "an unknown process");
     if (held < 0)
         *lock = -1;
     return DT_OK;
@@ -320,7 +320,7 @@ static dt_result dti_checkpoint_write_latest(dti_base *base, const char *folder,
     dt_result result = dti_checkpoint_path(base, folder, DTI_CHECKPOINT_LATEST, path);
     if (!result)
         result = dti_file_write(base, path, line, strlen(line));
-    return result ? dti_fail(base, result, "%s; %s is written, but not named as the newest",
+    return result ? dti_fail(base, result, "%s; %s is written, but not marked as the newest",
                              base->error, name)
                   : DT_OK;
 }

@@ -27,8 +27,9 @@ static dt_result dti_checkpoint_parts_open(dti_base *base, dti_checkpoint_parts 
     while (size > 1 && (path[size - 1] == '/' || path[size - 1] == '\\'))
         size--;
     if (!size || size >= DTI_CHECKPOINT_PATH)
-        return dti_fail(base, DT_ERROR_INVALID, "a checkpoint's name of %zu bytes; it has 1 to %d",
-                        size, DTI_CHECKPOINT_PATH - 1);
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "the checkpoint's name has %zu bytes; it must have 1 to %d", size,
+                        DTI_CHECKPOINT_PATH - 1);
     if (ranks > DTI_INDEX_FILES_MOST)
         return dti_fail(base, DT_ERROR_UNSUPPORTED,
                         ".checkpoint.sharded with %u ranks: an index has at most %d files; use "
@@ -60,11 +61,12 @@ static dt_result dti_checkpoint_parts_check(dti_base *base, const char *path) {
             !dti_index_is_file_name(name, &number, &files))
             other = dti_show(name);
     dti_folder_names_close(&list);
-    return !other.text[0] ? DT_OK
-                          : dti_fail(base, DT_ERROR_INVALID,
-                                     "%s: a folder with other files than a checkpoint's, such as "
-                                     "%s: give a new folder's name",
-                                     path, other.text);
+    return !other.text[0]
+               ? DT_OK
+               : dti_fail(
+                     base, DT_ERROR_INVALID,
+                     "%s: the folder has other files, such as %s; give the name of a new folder",
+                     path, other.text);
 }
 
 static dt_result dti_checkpoint_parts_make(dti_base *base, dti_checkpoint_parts *p,
@@ -193,7 +195,7 @@ static dt_result dti_checkpoint_parts_rename(dti_base *base, dti_checkpoint_part
     int above;
     DTI_TRY(dti_checkpoint_parts_place(base, p, old));
     if (!dti_folder_open(p->path, &above) || !dti_folder_sync(above))
-        return dti_fail(base, DT_ERROR_IO, "%s: cannot be flushed to the disk, but is there: %s",
+        return dti_fail(base, DT_ERROR_IO, "%s: cannot be flushed to the disk, but is written: %s",
                         p->path, strerror(errno));
     if (*old && remove(old) != 0)
         dti_checkpoint_parts_remove(old);

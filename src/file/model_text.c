@@ -169,12 +169,12 @@ static dti_slice dti_model_missing(const char *text, size_t size, const char *ot
 /* What the one has and the other not, in words. */
 static void dti_model_both(dti_slice file, dti_slice here, char text[400]) {
     if (file.size && here.size)
-        snprintf(text, 400, "it has \"%s\", and here is \"%s\"", dti_show_line(file).text,
+        snprintf(text, 400, "the file has \"%s\", the graph \"%s\"", dti_show_line(file).text,
                  dti_show_line(here).text);
     else if (file.size)
-        snprintf(text, 400, "it also has \"%s\"", dti_show_line(file).text);
+        snprintf(text, 400, "the file also has \"%s\"", dti_show_line(file).text);
     else
-        snprintf(text, 400, "here is also \"%s\"", dti_show_line(here).text);
+        snprintf(text, 400, "the graph also has \"%s\"", dti_show_line(here).text);
 }
 
 static dt_result dti_model_text_contract(dti_base *base, const char *path, const char *file,

@@ -488,7 +488,7 @@ DTI_PUBLIC(dt_safetensors_get_tensor,
     DTI_NEED(file->base, info);
     if (index < 0 || (size_t)index >= file->count)
         return dti_fail(file->base, DT_ERROR_INVALID,
-                        "dt_safetensors_get_tensor: index %d of a file of %d tensors%s", index,
+                        "dt_safetensors_get_tensor: index is %d; the file has %d tensors%s", index,
                         (int)file->count,
                         dti_sought_hint(file->base, "dt_safetensors_find", index, file,
                                         (uint32_t)file->count, dti_weights_name)
@@ -496,7 +496,7 @@ DTI_PUBLIC(dt_safetensors_get_tensor,
     const dti_weight *item = &file->items[index];
     if (item->info.rank > DTI_WEIGHT_MAX_DIMS)
         return dti_fail(file->base, DT_ERROR_INVALID,
-                        "tensor \"%s\" has %d dimensions; those of up to %d can be described",
+                        "tensor \"%s\" has %d dimensions; at most %d are supported",
                         dti_show(item->info.name).text, item->info.rank, DTI_WEIGHT_MAX_DIMS);
     *info = item->info;
     return DT_OK;
@@ -536,8 +536,8 @@ static bool dti_weight_floats(const dt_safetensors_tensor *info, dt_dtype *dtype
 static dt_result dti_fail_infinite(dti_base *base, dt_result result, const char *path,
                                    const char *tensor, uint64_t at, const char *desc) {
     return dti_fail(base, result,
-                    "%s: value %llu of \"%s\" is NaN or infinite, as after training that failed: "
-                    "load an earlier file, or, if it is meant, set .allow_nonfinite of %s",
+                    "%s: value %llu of \"%s\" is NaN or infinite: load a file from before training "
+                    "failed, or, if intended, set .allow_nonfinite of %s",
                     path, (unsigned long long)at, dti_show(tensor).text, desc);
 }
 
@@ -546,10 +546,9 @@ static bool dti_warn_infinite(dti_base *base, const char *tensor, const void *da
     const uint64_t at = dti_first_infinite(data, dtype, count);
     if (at == count)
         return false;
-    dti_log(
-        base, DT_LOG_WARNING,
-        "value %llu of \"%s\", which is saved, is NaN or infinite: training has failed? Loading "
-        "refuses the file without .allow_nonfinite",
-        (unsigned long long)(first + at), dti_show(tensor).text);
+    dti_log(base, DT_LOG_WARNING,
+            "saved value %llu of \"%s\" is NaN or infinite: did training fail? The file loads only "
+            "with .allow_nonfinite",
+            (unsigned long long)(first + at), dti_show(tensor).text);
     return true;
 }

@@ -45,8 +45,9 @@ static dt_result dti_safetensors_begin(dti_base *base, const char *path,
         bytes += items[i].bytes;
     dt_result result = header.ok ? DT_OK : DT_ERROR_MEMORY;
     if (!result && header.size > DTI_SAFETENSORS_HEADER_MAX)
-        result = dti_fail(base, DT_ERROR_INVALID, "%s: a header of %llu bytes exceeds the format",
-                          path, (unsigned long long)header.size);
+        result = dti_fail(base, DT_ERROR_INVALID,
+                          "%s: its header has %llu bytes, more than the format allows", path,
+                          (unsigned long long)header.size);
     if (!result)
         result = dti_writer_open(base, path, bytes, out);
     if (!result)

@@ -223,16 +223,16 @@ static dt_result dti_state_match(const dti_state_file *f, const char *path,
     for (int i = 0; i <= f->tensors; i++) {
         const dt_safetensors_tensor *x = dti_checkpoint_find(c, f->items[i].name);
         if (x && strcmp(x->dtype, f->items[i].dtype))
-            return dti_fail(f->base, DT_ERROR_INVALID,
-                            "%s: '%s' is %s there and %s here: continue with the .parameter_dtype "
-                            "and .state_dtype that it was saved with; its weights alone are loaded "
-                            "by dt_store_load, or .load of a trainer",
-                            path, x->name, x->dtype, f->items[i].dtype);
+            return dti_fail(
+                f->base, DT_ERROR_INVALID,
+                "%s: '%s' is %s in the file and %s here; use the file's .parameter_dtype and "
+                ".state_dtype, or load only weights, by dt_store_load or a trainer's .load",
+                path, x->name, x->dtype, f->items[i].dtype);
         if (!dti_state_same(&f->items[i], x) || (i < params && dti_state_number(f, c, i) >= params))
-            return dti_fail(f->base, DT_ERROR_FORMAT,
-                            "%s: '%s' is missing, or has another shape or type, or is not where it "
-                            "belongs",
-                            path, f->items[i].name);
+            return dti_fail(
+                f->base, DT_ERROR_FORMAT,
+                "%s: '%s' is missing, has another shape or type, or is in a wrong place", path,
+                f->items[i].name);
     }
     return DT_OK;
 }

@@ -134,11 +134,10 @@ static dt_result dti_store_save_split(dti_saving *s) {
     }
     return s->files <= DTI_INDEX_FILES_MOST
                ? DT_OK
-               : dti_fail(
-                     dti_store_base(s->store), DT_ERROR_INVALID,
-                     "dt_save_desc.max_file_bytes = %llu needs %u files; there may be %d: give "
-                     "a larger one",
-                     (unsigned long long)most, s->files, DTI_INDEX_FILES_MOST);
+               : dti_fail(dti_store_base(s->store), DT_ERROR_INVALID,
+                          "dt_save_desc.max_file_bytes is %llu, which needs %u files; at most %d "
+                          "are allowed: give a larger value",
+                          (unsigned long long)most, s->files, DTI_INDEX_FILES_MOST);
 }
 
 /* path: has room for a file's name after the folder's `size` bytes. */

@@ -82,18 +82,17 @@ static dt_result dti_store_state_fits(const dti_state_file *f, const char *path,
                         name, (unsigned long long)theirs.optim);
     if (theirs.optim && optim && theirs.optim != optim)
         return dti_fail(s->base, DT_ERROR_INVALID,
-                        "%s: '%s' has the state of optimizer %d, and a program here trains it "
-                        "with %d (dt_optim_kind); dt_program_destroy that first",
+                        "%s: '%s' has the state of optimizer %d, but a program here trains it with "
+                        "%d (dt_optim_kind); dt_program_destroy that program first",
                         path, name, (int)theirs.optim, (int)optim);
     if (theirs.average > f->words[DTI_STORE_MOMENTS])
-        return dti_fail(s->base, DT_ERROR_FORMAT,
-                        "%s: '%s' has its average as moment %llu, and there are %llu", path, name,
-                        (unsigned long long)theirs.average,
+        return dti_fail(s->base, DT_ERROR_FORMAT, "%s: '%s' has its average as moment %llu of %llu",
+                        path, name, (unsigned long long)theirs.average,
                         (unsigned long long)f->words[DTI_STORE_MOMENTS]);
     if (theirs.average && average && theirs.average != average)
         return dti_fail(s->base, DT_ERROR_INVALID,
-                        "%s: '%s' has its average after %llu moments, but a program here after "
-                        "%u; dt_program_destroy that first",
+                        "%s: '%s' has its average after %llu moments, but a program here after %u; "
+                        "dt_program_destroy that program first",
                         path, name, (unsigned long long)theirs.average - 1, average - 1u);
     if (theirs.average && !average && theirs.average <= s->kept[i].moments)
         return dti_fail(s->base, DT_ERROR_INVALID,
@@ -108,13 +107,15 @@ static dt_result dti_store_state_words(dti_state_file *f, const char *path,
     const uint32_t words = DTI_STORE_KINDS + f->store->layout.param_count;
     DTI_TRY(dti_state_words_read(f, path, c, DTI_STORE_WORDS, words));
     if (f->words[DTI_STORE_VERSION] != DTI_STORE_NOW)
-        return dti_fail(f->base, DT_ERROR_INVALID, "%s: of version %llu; this dtrain reads %d",
-                        path, (unsigned long long)f->words[DTI_STORE_VERSION], DTI_STORE_NOW);
+        return dti_fail(f->base, DT_ERROR_INVALID,
+                        "%s: its version is %llu; this dtrain reads version %d", path,
+                        (unsigned long long)f->words[DTI_STORE_VERSION], DTI_STORE_NOW);
     const uint64_t state = f->words[DTI_STORE_MOMENTS] >> 8;
     f->words[DTI_STORE_MOMENTS] &= 0xff;
     if (state > DT_STATE_8BIT || f->words[DTI_STORE_MOMENTS] > DTI_MOMENTS_MAX + 1)
-        return dti_fail(f->base, DT_ERROR_FORMAT, "%s: it has %llu moments; there are at most %d",
-                        path, (unsigned long long)f->words[DTI_STORE_MOMENTS], DTI_MOMENTS_MAX + 1);
+        return dti_fail(f->base, DT_ERROR_FORMAT,
+                        "%s: it has %llu moments; at most %d are possible", path,
+                        (unsigned long long)f->words[DTI_STORE_MOMENTS], DTI_MOMENTS_MAX + 1);
     DTI_TRY(dti_store_set_state(f->store, (dt_state_dtype)state, path));
     return dti_state_open(f, (uint32_t)f->words[DTI_STORE_MOMENTS], DTI_STORE_WORDS, words);
 }

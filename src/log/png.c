@@ -88,8 +88,8 @@ static dt_result dti_png_check(dti_base *base, const char *name, int width, int 
         (channels == 1 || channels == 3 || channels == 4))
         return DT_OK;
     return dti_fail(base, DT_ERROR_INVALID,
-                    "%s: '%s' has %d x %d pixels of %d channels; 1 to %d pixels a side, and 1, 3 "
-                    "or 4 channels",
+                    "%s: '%s' has %d x %d pixels of %d channels; it must have 1 to %d pixels a "
+                    "side, and 1, 3 or 4 channels",
                     dti_function(), name, width, height, channels, DTI_PNG_SIDE);
 }
 

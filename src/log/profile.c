@@ -149,7 +149,8 @@ DTI_PUBLIC_OUT(dt_profile_create, (dt_ctx * ctx, const dt_profile_desc *desc, dt
     const dt_profile_desc d = desc ? *desc : (dt_profile_desc){0};
     dti_base *base = dti_ctx_base(ctx);
     if (d.rank < 0 || d.steps < 0)
-        return dti_fail(base, DT_ERROR_INVALID, "dt_profile_create: rank %d, %d steps; 0 or more",
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "dt_profile_create: .rank is %d, .steps %d; both must be at least 0",
                         d.rank, d.steps);
     dt_profile *p = dti_alloc(base, sizeof *p);
     DTI_HAVE(p);

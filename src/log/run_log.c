@@ -187,7 +187,7 @@ static dt_result dti_log_check_name(dt_run_log *log, const char *call, const cha
         return dti_fail_null(log->base, "name");
     if (!dti_name_fits(name))
         return dti_fail(log->base, DT_ERROR_INVALID,
-                        "%s: a name is UTF-8, not empty and without control characters", call);
+                        "%s: a name must be UTF-8, not empty, without control characters", call);
     return log->closed;
 }
 
@@ -230,9 +230,10 @@ static dt_result dti_log_make(dt_run_log *log, const dt_run_log_desc *desc) {
 
 static dt_result dti_log_check_desc(dti_base *base, const dt_run_log_desc *desc) {
     if (!desc->folder || !desc->folder[0])
-        return dti_fail(base, DT_ERROR_INVALID, "a log needs a folder: dt_run_log_desc.folder");
+        return dti_fail(base, DT_ERROR_INVALID, "dt_run_log_desc.folder is empty; give a folder");
     if (desc->every_steps < 0)
-        return dti_fail(base, DT_ERROR_INVALID, "a log of every %d steps: 0 or more",
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "dt_run_log_desc.every_steps is %d; it must be at least 0",
                         desc->every_steps);
     return DT_OK;
 }
@@ -391,7 +392,8 @@ DTI_PUBLIC(dt_run_log_hparams,
     DTI_NEED(log->base, params);
     DTI_TRY(metric ? dti_log_check_name(log, dti_function(), metric) : log->closed);
     if (count < 0)
-        return dti_fail(log->base, DT_ERROR_INVALID, "%s: %d settings", dti_function(), count);
+        return dti_fail(log->base, DT_ERROR_INVALID, "%s: count is %d; it must be at least 0",
+                        dti_function(), count);
     for (int i = 0; i < count; i++) {
         const char *text = params[i].text;
         DTI_TRY(dti_log_check_name(log, dti_function(), params[i].name));

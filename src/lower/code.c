@@ -21,7 +21,7 @@ static dt_result dti_code_fail(const dti_code *code, dt_result result, const cha
 
 static dt_result dti_problems_fail(dti_base *base, const char *label, const dti_text *problems) {
     DTI_HAVE(problems->ok);
-    return problems->size ? dti_fail(base, DT_ERROR_INVALID, "program '%s' cannot be made:%s",
+    return problems->size ? dti_fail(base, DT_ERROR_INVALID, "program '%s' cannot be created:%s",
                                      label ? label : "program", problems->data)
                           : DT_OK;
 }

@@ -63,8 +63,8 @@ static void dti_optim_stored_check(const dti_code *code, dti_text *problems) {
         sparse = sparse || d->groups[i].sparse;
     if (d->state_dtype && row && !dti_stored_kind_fits(d->kind))
         dti_text_add(problems,
-                     "\n- optimizer: %s has no .state_dtype but DT_STATE_F32: SGD, Adam, AdamW and "
-                     "Lion have",
+                     "\n- optimizer: %s needs .state_dtype = DT_STATE_F32; SGD, Adam, AdamW and "
+                     "Lion support others",
                      row->name);
     if (code->layout->dtype != DT_F32 && dti_optim_is_whole(row))
         dti_text_add(problems,

@@ -129,7 +129,7 @@ static void dti_program_desc_check(dti_lowering *w) {
     if (d->batch < 0)
         dti_text_add(problems, "\n- .batch is %d; it must be at least 1", d->batch);
     if (d->in_flight < 0 || d->in_flight > 2)
-        dti_text_add(problems, "\n- .in_flight is %d; 1 or 2 steps can be under way", d->in_flight);
+        dti_text_add(problems, "\n- .in_flight is %d; it must be 1 or 2", d->in_flight);
     if (code->has_gradients && !code->loss_count && !hosts && !w->staged)
         dti_text_add(problems, "\n- .gradients needs .loss or .host_gradients");
     if (!code->loss_count && !outputs && !code->metric_count)
@@ -250,12 +250,11 @@ static void dti_gradients_found(dti_code *code, const dt_tensor *wrt, const dt_t
             continue;
         const char *label = code->work->nodes[wrt[i].id].label;
         if (i < params)
-            dti_text_add(
-                problems,
-                "\n- parameter '%s' has no gradient: no loss depends on it, or only by "
-                "what lets none through (dt_detach, comparisons, class numbers); dt_freeze "
-                "it, or leave it out of .params",
-                label);
+            dti_text_add(problems,
+                         "\n- parameter '%s' has no gradient: no loss depends on it, or only "
+                         "through ops without a gradient (dt_detach, comparisons, class numbers); "
+                         "dt_freeze it, or leave it out of .params",
+                         label);
         else
             dti_text_add(problems,
                          "\n- input '%s' of a stage has no gradient: no loss depends on it", label);

@@ -129,8 +129,7 @@ static dt_tensor dti_var_make(dt_graph *g, const dti_call *c) {
     dt_tensor mean = dt_mean(x, axes, true);
     const double n = dti_share(x, mean);
     if (unbiased && n < 2) {
-        return dti_graph_fail(x.graph,
-                              "%s: %s has fewer than 2 elements to spread: use the biased one",
+        return dti_graph_fail(x.graph, "%s: %s has fewer than 2 elements; use the biased variance",
                               c->name, dti_tensor_print(x).text);
     }
     const float share = (float)(1.0 / (unbiased ? n - 1 : n));
@@ -166,7 +165,7 @@ DTI_COMPOSED(dt_vector_norm, (dt_tensor x, float p, dt_shape axes, bool keep), x
         return dti_safe_sqrt(dt_sum(dt_square(x), axes, keep));
     if (p == INFINITY)
         return dt_max(dt_abs(x), axes, keep);
-    return dti_graph_fail(x.graph, "vector_norm: p = %g; 1, 2 and INFINITY are known", (double)p);
+    return dti_graph_fail(x.graph, "vector_norm: p is %g; it must be 1, 2 or INFINITY", (double)p);
 }
 
 /* From the largest, or from 0 where that is infinite. */
@@ -313,7 +312,7 @@ static dt_tensor dti_glu_make(dt_graph *g, const dti_call *c) {
         return dti_nil(g);
     const int64_t half = a.size / 2;
     if (a.size % 2)
-        return dti_graph_fail(g, "glu: axis %d of %s has no halves", a.axis,
+        return dti_graph_fail(g, "glu: axis %d of %s must have an even size", a.axis,
                               dti_tensor_print(x).text);
     dt_tensor gate = dt_sigmoid(dt_slice(x, a.axis, half, half));
     return dt_mul(dt_slice(x, a.axis, 0, half), gate);

@@ -16,9 +16,11 @@ static bool dti_conv_layer_fits(dt_tensor x, const dti_conv_layer *l, int rank, 
                        dti_shape_of(x).text, rank == 3 ? "height, width" : "length",
                        dti_image_rank_hint(dti_tensor_shape(x).rank, rank));
     } else if (l->in < 1 || l->out < 1 || kernel < 1 || l->desc.kernel_w < 0) {
-        dti_graph_fail(x.graph, "%s '%s': %lld channels in, %lld out, a kernel of %lld x %lld",
-                       l->op, l->name, (long long)l->in, (long long)l->out, (long long)kernel,
-                       (long long)(l->desc.kernel_w ? l->desc.kernel_w : kernel));
+        dti_graph_fail(
+            x.graph,
+            "%s '%s': %lld channels in, %lld out, a kernel of %lld x %lld; all must be at least 1",
+            l->op, l->name, (long long)l->in, (long long)l->out, (long long)kernel,
+            (long long)(l->desc.kernel_w ? l->desc.kernel_w : kernel));
     } else if (groups < 1 || l->in % groups || l->out % groups) {
         dti_graph_fail(x.graph, "%s '%s': %lld groups do not divide %lld channels in and %lld out",
                        l->op, l->name, (long long)groups, (long long)l->in, (long long)l->out);
@@ -188,8 +190,8 @@ DT_API dt_tensor dt_nn_conv_transpose2d(dt_tensor x, const char *name, int64_t o
     dti_conv_layer l = dti_conv_layer_of(x, "conv_transpose2d", name, out, desc);
     if (l.desc.padding_mode || l.desc.same)
         return dti_graph_fail(x.graph,
-                              "conv_transpose2d '%s': .padding_mode is %d, .same %d; it only pads "
-                              "with zeros: leave both 0",
+                              "conv_transpose2d '%s': .padding_mode is %d, .same %d; leave both 0, "
+                              "as it only pads with zeros",
                               name, (int)l.desc.padding_mode, (int)l.desc.same);
     if (!dti_conv_layer_fits(x, &l, 3, kernel))
         return dti_nil(x.graph);

@@ -160,7 +160,7 @@ static bool dti_einsum_result(dti_einsum *e) {
         const dti_letters before = {i, {w.is.of[0], w.is.of[1], w.is.of[2], w.is.of[3]}};
         if (!times[w.is.of[i]] || dti_letters_have(&before, w.is.of[i]))
             return DTI_EINSUM_FAIL(e, "'%c' in the result %s", w.is.of[i],
-                                   times[w.is.of[i]] ? "appears twice" : "is of no operand");
+                                   times[w.is.of[i]] ? "appears twice" : "appears in no operand");
     }
     return true;
 }
@@ -171,7 +171,7 @@ static bool dti_einsum_read(dti_einsum *e) {
     for (const char *c = e->equation; *c; c++)
         words += *c == ',';
     if (words != e->count)
-        return DTI_EINSUM_FAIL(e, "it is of %d operands, and %d are given", words, e->count);
+        return DTI_EINSUM_FAIL(e, "it names %d operands, but %d are given", words, e->count);
     for (int i = 0; i < e->count; i++) {
         if (i > 0 && *e->at != ',')
             return DTI_EINSUM_FAIL(e, "operand %d is after '->'", i + 1);

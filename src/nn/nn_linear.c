@@ -14,11 +14,10 @@ static bool dti_nn_open(dti_nn *nn, dt_graph *graph, const char *op, const char 
     *nn = (dti_nn){graph, dti_graph_mark_of(graph)};
     if (name && name[0])
         return true;
-    return dti_graph_refuse(
-        graph,
-        "dt_nn_%s: the layer's name is %s; it names its parameters, as \"fc1\" does "
-        "\"fc1.weight\"",
-        op, name ? "empty" : "NULL");
+    return dti_graph_refuse(graph,
+                            "dt_nn_%s: the layer's name is %s; give one, such as \"fc1\", whose "
+                            "weight is \"fc1.weight\"",
+                            op, name ? "empty" : "NULL");
 }
 
 /* False: x is nil too. */

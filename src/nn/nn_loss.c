@@ -30,11 +30,12 @@ static bool dti_loss_takes2(const char *loss, dt_tensor y, dt_tensor t) {
     return dti_loss_takes(loss, (dt_tensor[]){y, t}, 2);
 }
 
-static bool dti_loss_number(dt_tensor x, const char *loss, const char *what, float value,
-                            bool good) {
+static bool dti_loss_number(dt_tensor x, const char *loss, const char *what, const char *allowed,
+                            float value, bool good) {
     if (good && isfinite(value))
         return true;
-    return dti_graph_refuse(x.graph, "%s: %s is %g", loss, what, (double)value);
+    return dti_graph_refuse(x.graph, "%s: %s is %g; it must be %s", loss, what, (double)value,
+                            allowed);
 }
 
 /* The last dimension: classes, or coordinates. */
@@ -59,7 +60,7 @@ static dt_tensor dti_loss_scale(dt_tensor x, double scale) {
 static dt_tensor dti_loss_column(dt_tensor x) {
     dt_shape s = dti_tensor_shape(x);
     if (s.rank < 0 || s.rank == DT_MAX_DIMS)
-        return dti_is_nil(x) ? x : dti_graph_fail(x.graph, "a loss: too many dimensions");
+        return dti_is_nil(x) ? x : dti_graph_fail(x.graph, "a loss: x has too many dimensions");
     s.dim[s.rank++] = 1;
     return dt_reshape(x, s);
 }
@@ -78,14 +79,14 @@ static dt_tensor dti_huber_of(dt_tensor y, dt_tensor t, float delta) {
 
 DTI_COMPOSED(dt_huber, (dt_tensor y, dt_tensor t, float delta), y, (y, t, delta)) {
     if (!dti_loss_takes2("huber", y, t) ||
-        !dti_loss_number(y, "huber", "delta, which must be above 0,", delta, delta > 0.0f))
+        !dti_loss_number(y, "huber", "delta", "above 0", delta, delta > 0.0f))
         return dti_nil(y.graph);
     return dti_huber_of(y, t, delta);
 }
 
 DTI_COMPOSED(dt_smooth_l1, (dt_tensor y, dt_tensor t, float beta), y, (y, t, beta)) {
     if (!dti_loss_takes2("smooth_l1", y, t) ||
-        !dti_loss_number(y, "smooth_l1", "beta, which must not be below 0,", beta, beta >= 0.0f))
+        !dti_loss_number(y, "smooth_l1", "beta", "at least 0", beta, beta >= 0.0f))
         return dti_nil(y.graph);
     return beta == 0.0f ? dt_l1(y, t)
                         : dti_loss_scale(dti_huber_of(y, t, beta), 1.0 / (double)beta);
@@ -123,8 +124,8 @@ DTI_COMPOSED(dt_focal, (dt_tensor x, dt_tensor t, float alpha, float gamma), x,
              (x, t, alpha, gamma)) {
     const bool none = alpha == -1.0f;
     if (!dti_loss_takes2("focal", x, t) ||
-        !dti_loss_number(x, "focal", "gamma, which must not be below 0,", gamma, gamma >= 0.0f) ||
-        !dti_loss_number(x, "focal", "alpha, which must be in [0, 1] or -1,", alpha,
+        !dti_loss_number(x, "focal", "gamma", "at least 0", gamma, gamma >= 0.0f) ||
+        !dti_loss_number(x, "focal", "alpha", "in [0, 1] or -1", alpha,
                          none || (alpha >= 0.0f && alpha <= 1.0f)))
         return dti_nil(x.graph);
     dt_tensor loss = dt_bce_with_logits(x, t, (dt_tensor){0});
@@ -199,7 +200,7 @@ static dt_tensor dti_cross_entropy_each_make(dt_graph *g, const dti_call *c) {
                                      .class_weights = dti_call_in(g, c, 2)};
     int64_t classes;
     if (!dti_loss_last(c->name, y, &classes) ||
-        !dti_loss_number(y, c->name, "label_smoothing, which must be in [0, 1],", d.label_smoothing,
+        !dti_loss_number(y, c->name, "label_smoothing", "in [0, 1]", d.label_smoothing,
                          d.label_smoothing >= 0.0f && d.label_smoothing <= 1.0f))
         return dti_nil(g);
     dt_tensor wanted = dti_loss_wanted(t, classes, &d);
@@ -224,7 +225,7 @@ DTI_COMPOSED(dt_distillation, (dt_tensor y, dt_tensor t, float temperature), y,
     const double scale = (double)temperature;
     int64_t classes;
     if (!dti_loss_takes2("distillation", y, t) || !dti_loss_last("distillation", y, &classes) ||
-        !dti_loss_number(y, "distillation", "temperature, which must be above 0,", temperature,
+        !dti_loss_number(y, "distillation", "temperature", "above 0", temperature,
                          temperature > 0.0f))
         return dti_nil(y.graph);
     dt_tensor student = dt_log_softmax(dti_loss_scale(y, 1.0 / scale), -1);
@@ -242,13 +243,11 @@ static dt_tensor dti_info_nce_make(dt_graph *g, const dti_call *c) {
     const dt_tensor q = dti_call_in(g, c, 0), k = dti_call_in(g, c, 1);
     const float temperature = c->attr.f[0];
     if (!dti_loss_takes2("info_nce", q, k) ||
-        !dti_loss_number(q, "info_nce", "temperature, which must be above 0,", temperature,
-                         temperature > 0.0f))
+        !dti_loss_number(q, "info_nce", "temperature", "above 0", temperature, temperature > 0.0f))
         return dti_nil(q.graph);
     const dt_shape s = dti_tensor_shape(q);
     if (s.rank != 2)
-        return dti_graph_fail(q.graph, "info_nce: q must be [N, D], %s is not",
-                              dti_shape_of(q).text);
+        return dti_graph_fail(q.graph, "info_nce: q %s must be [N, D]", dti_shape_of(q).text);
     dt_tensor rows = dti_loss_normalized(q), others = dti_loss_normalized(k);
     dt_tensor logits =
         dti_loss_scale(dt_matmul_transposed(rows, others, false, true), 1.0 / (double)temperature);
@@ -265,7 +264,7 @@ DTI_COMPOSED(dt_info_nce, (dt_tensor q, dt_tensor k, float temperature), q, (q, 
 DTI_COMPOSED(dt_gaussian_nll, (dt_tensor y, dt_tensor t, dt_tensor variance, float eps, bool full),
              y, (y, t, variance, eps, full)) {
     if (!dti_loss_takes("gaussian_nll", (dt_tensor[]){y, t, variance}, 3) ||
-        !dti_loss_number(y, "gaussian_nll", "eps, which must be above 0,", eps, eps > 0.0f))
+        !dti_loss_number(y, "gaussian_nll", "eps", "above 0", eps, eps > 0.0f))
         return dti_nil(y.graph);
     dt_tensor low = dti_loss_scalar(y, (double)eps);
     dt_tensor raised = dt_detach(dt_relu(dt_sub(low, variance)));
@@ -277,7 +276,7 @@ DTI_COMPOSED(dt_gaussian_nll, (dt_tensor y, dt_tensor t, dt_tensor variance, flo
 DTI_COMPOSED(dt_poisson_nll, (dt_tensor y, dt_tensor t, bool log_input, float eps, bool full), y,
              (y, t, log_input, eps, full)) {
     if (!dti_loss_takes2("poisson_nll", y, t) ||
-        !dti_loss_number(y, "poisson_nll", "eps, which must not be below 0,", eps, eps >= 0.0f))
+        !dti_loss_number(y, "poisson_nll", "eps", "at least 0", eps, eps >= 0.0f))
         return dti_nil(y.graph);
     dt_tensor rate = log_input ? dt_exp(y) : y;
     dt_tensor log_rate = log_input ? y : dt_log(dt_affine(y, 1.0f, eps));
@@ -305,7 +304,7 @@ DTI_COMPOSED(dt_cosine_embedding, (dt_tensor a, dt_tensor b, dt_tensor t, float 
     int64_t width;
     if (!dti_loss_takes2("cosine_embedding", a, b) ||
         !dti_loss_last("cosine_embedding", a, &width) ||
-        !dti_loss_number(a, "cosine_embedding", "margin", margin, true))
+        !dti_loss_number(a, "cosine_embedding", "margin", "finite", margin, true))
         return dti_nil(a.graph);
     dt_tensor aa = dt_affine(dti_sum_last(dt_square(a)), 1.0f, 1e-12f);
     dt_tensor bb = dt_affine(dti_sum_last(dt_square(b)), 1.0f, 1e-12f);
@@ -320,14 +319,14 @@ DTI_COMPOSED(dt_cosine_embedding, (dt_tensor a, dt_tensor b, dt_tensor t, float 
 DTI_COMPOSED(dt_margin_ranking, (dt_tensor a, dt_tensor b, dt_tensor t, float margin), a,
              (a, b, t, margin)) {
     if (!dti_loss_takes("margin_ranking", (dt_tensor[]){a, b, t}, 3) ||
-        !dti_loss_number(a, "margin_ranking", "margin", margin, true))
+        !dti_loss_number(a, "margin_ranking", "margin", "finite", margin, true))
         return dti_nil(a.graph);
     return dt_relu(dt_affine(dt_mul(t, dt_sub(a, b)), -1.0f, margin));
 }
 
 DTI_COMPOSED(dt_hinge_embedding, (dt_tensor y, dt_tensor t, float margin), y, (y, t, margin)) {
     if (!dti_loss_takes2("hinge_embedding", y, t) ||
-        !dti_loss_number(y, "hinge_embedding", "margin", margin, true))
+        !dti_loss_number(y, "hinge_embedding", "margin", "finite", margin, true))
         return dti_nil(y.graph);
     return dti_loss_by_sign(t, y, dt_relu(dt_affine(y, -1.0f, margin)));
 }
@@ -353,9 +352,9 @@ DTI_COMPOSED(dt_triplet_margin,
     int64_t width;
     if (!dti_loss_takes("triplet_margin", (dt_tensor[]){a, p, n}, 3) ||
         !dti_loss_last("triplet_margin", a, &width) ||
-        !dti_loss_number(a, "triplet_margin", "margin", margin, true) ||
-        !dti_loss_number(a, "triplet_margin", "p, which must be at least 1,", norm, norm >= 1.0f) ||
-        !dti_loss_number(a, "triplet_margin", "eps, which must be above 0,", eps, eps > 0.0f))
+        !dti_loss_number(a, "triplet_margin", "margin", "finite", margin, true) ||
+        !dti_loss_number(a, "triplet_margin", "p", "at least 1", norm, norm >= 1.0f) ||
+        !dti_loss_number(a, "triplet_margin", "eps", "above 0", eps, eps > 0.0f))
         return dti_nil(a.graph);
     dt_tensor near = dti_loss_distance(a, p, norm, eps), far = dti_loss_distance(a, n, norm, eps);
     if (d.swap)
@@ -372,8 +371,8 @@ static dt_tensor dti_multi_margin_make(dt_graph *g, const dti_call *c) {
     const float margin = c->attr.f[0];
     int64_t classes;
     if (!dti_loss_last("multi_margin", y, &classes) ||
-        !dti_loss_number(y, "multi_margin", "margin", margin, true) ||
-        !dti_loss_number(y, "multi_margin", "power, which must be 1 or 2,", (float)power,
+        !dti_loss_number(y, "multi_margin", "margin", "finite", margin, true) ||
+        !dti_loss_number(y, "multi_margin", "power", "1 or 2", (float)power,
                          power == 1 || power == 2))
         return dti_nil(g);
     dt_tensor own = dt_one_hot(dti_call_in(g, c, 1), classes);
@@ -423,7 +422,7 @@ DTI_COMPOSED(dt_multilabel_margin, (dt_tensor y, dt_tensor t), y, (y, t)) {
 static dt_tensor dti_loss_overlap(const char *loss, dt_tensor p, dt_tensor t, float smooth,
                                   bool dice) {
     if (!dti_loss_takes2(loss, p, t) ||
-        !dti_loss_number(p, loss, "smooth, which must not be below 0,", smooth, smooth >= 0.0f))
+        !dti_loss_number(p, loss, "smooth", "at least 0", smooth, smooth >= 0.0f))
         return dti_nil(p.graph);
     dt_tensor both = dt_sum(dt_mul(p, t), (dt_shape){0}, false);
     dt_tensor all = dt_sum(dt_add(p, t), (dt_shape){0}, false);

@@ -18,7 +18,7 @@ static bool dti_nn_norm_begin(dti_nn_norm *n, dt_tensor x, const char *op, const
     if (!dti_nn_begin(&n->nn, x, op, name))
         return false;
     if (dims && (*dims < 1 || *dims > s.rank))
-        return dti_graph_refuse(x.graph, "%s '%s': x %s has no %d dimensions", op, name,
+        return dti_graph_refuse(x.graph, "%s '%s': x %s must have at least %d dimensions", op, name,
                                 dti_shape_of(x).text, *dims);
     if (!dims && (s.rank < 1 || s.dim[0] < 1))
         return dti_graph_refuse(x.graph, "%s '%s': x %s has no channels", op, name,

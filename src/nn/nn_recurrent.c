@@ -18,22 +18,22 @@ typedef struct dti_nn_recurrent {
 
 static bool dti_nn_recurrent_fail(const dti_nn_recurrent *r, const char *what, double value,
                                   const char *remedy) {
-    return dti_graph_refuse(r->graph, "%s '%s': %s %g; it must be %s", r->op, r->name, what, value,
-                            remedy);
+    return dti_graph_refuse(r->graph, "%s '%s': %s is %g; it must be %s", r->op, r->name, what,
+                            value, remedy);
 }
 
 static bool dti_nn_recurrent_numbers_fit(const dti_nn_recurrent *r) {
     const dt_recurrent_desc *d = r->d;
     if (r->hidden < 1 || r->hidden > INT32_MAX / 8)
-        return dti_nn_recurrent_fail(r, "hidden", (double)r->hidden, "1 or more");
+        return dti_nn_recurrent_fail(r, "hidden", (double)r->hidden, "at least 1");
     if (d->layers < 0 || d->layers > DTI_NN_LAYERS_MAX)
-        return dti_nn_recurrent_fail(r, "layers", d->layers, "1 to 64 (0: 1)");
+        return dti_nn_recurrent_fail(r, "layers", d->layers, "from 1 to 64 (0 = 1)");
     if (d->projection && r->kind != DTI_RECURRENCE_LSTM)
         return dti_nn_recurrent_fail(r, "projection", (double)d->projection,
                                      "0, as only LSTM has a projection");
     if (d->projection < 0 || d->projection >= r->hidden)
         return dti_nn_recurrent_fail(r, "projection", (double)d->projection,
-                                     "0 (none) or more, and less than hidden");
+                                     "at least 0 (0 = none) and below hidden");
     if (!(d->dropout >= 0.0f && d->dropout <= 1.0f))
         return dti_nn_recurrent_fail(r, "dropout", (double)d->dropout, "in [0, 1]");
     if (d->relu && r->kind != DTI_RECURRENCE_RELU)

@@ -7,11 +7,10 @@
 static int64_t dti_table_row(const char *op, dt_graph *g, int64_t rows, int64_t row) {
     if (rows > 0 && rows <= DTI_TABLE_PADDED_ROWS && row >= -rows && row < rows)
         return row < 0 ? row + rows : row;
-    dti_graph_fail(
-        g,
-        "%s: padding_idx %lld of a table of %lld rows: it must be one of them, or be "
-        "counted from the end by -1, -2 ..., and with it the table has at most 2^24 rows",
-        op, (long long)row, (long long)rows);
+    dti_graph_fail(g,
+                   "%s: padding_idx is %lld of a table of %lld rows; it must be a row, or -1, -2 "
+                   "... from the end, and the table have at most 2^24 rows",
+                   op, (long long)row, (long long)rows);
     return -1;
 }
 

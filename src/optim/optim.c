@@ -64,8 +64,8 @@ static dt_result dti_optim_here(dti_base *base, const dt_optim_desc *d) {
     if (!d || DTI_HAS_OPTIM(d->kind) || (unsigned)d->kind >= DTI_OPTIM_KINDS)
         return DT_OK;
     return dti_fail(base, DT_ERROR_UNSUPPORTED,
-                    "dt_optim_desc.kind is %d, and SGD, Adam and AdamW alone are there: %s",
-                    (int)d->kind, DTI_OFF(OPTIMIZERS));
+                    "dt_optim_desc.kind is %d; it must be SGD, Adam or AdamW: %s", (int)d->kind,
+                    DTI_OFF(OPTIMIZERS));
 }
 
 /* ---- the description */
@@ -132,16 +132,17 @@ static void dti_optim_check(const dt_optim_desc *d, dti_text *problems) {
     if (d->kind != DT_OPTIM_ADAFACTOR && d->beta2 >= 1.0) /* Adafactor's is a power */
         dti_optim_problem(problems, ".beta2", d->beta2, "it must be below 1");
     if (d->kind == DT_OPTIM_MUON && d->momentum >= 1.0)
-        dti_optim_problem(problems, "Muon's momentum", d->momentum, "it must be below 1");
+        dti_optim_problem(problems, ".momentum of Muon", d->momentum, "it must be below 1");
     if (d->nesterov && (d->momentum == 0.0 || d->dampening != 0.0))
-        dti_text_add(problems, "\n- optimizer: nesterov needs a momentum and no dampening");
+        dti_text_add(problems,
+                     "\n- optimizer: .nesterov needs .momentum above 0 and .dampening = 0");
     for (int i = 0; i < DT_MAX_GROUPS - 1; i++) {
         dti_optim_problems(problems, ".groups", i, &dti_group_fields, &d->groups[i]);
         dti_optim_check_ways(problems, d->kind, &d->groups[i], i);
     }
     if (problems->size == before && !dti_optim_lr_fits(d, d->lr))
         dti_optim_problem(problems, ".lr", d->lr,
-                          "times a group's lr_scale it is not finite as an f32");
+                          "the learning rate times a group's .lr_scale is not finite as an f32");
     dti_rate_check(d, problems);
     dti_optim_problems(problems, ".average", -1, &dti_average_fields, &d->average);
 }

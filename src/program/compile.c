@@ -371,7 +371,7 @@ static dt_result dti_program_build(dt_program *p, const dt_program_desc *desc,
         return dti_fail(
             p->base, DT_ERROR_INVALID,
             "program '%s' has a step under way (between dt_program_begin and dt_program_end, or "
-            "started and not waited for); end it before another program is made",
+            "started and not waited for); end it before you create another program",
             dti_store_open(s)->code->label);
     }
     DTI_TRY(dti_program_lower(p, desc, batch_slices, staged));

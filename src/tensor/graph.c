@@ -257,8 +257,8 @@ DTI_PUBLIC_VOID(dt_scope_push, (dt_graph * g, const char *name), g, DTI_OF(dt_gr
         snprintf(g->scope + size, DTI_SCOPE_SIZE - size, "%s.", name);
     else
         dti_graph_fail(g,
-                       "dt_scope_push: '%.40s' inside '%s': a scope needs a name; at most %d nest, "
-                       "and their names have at most %d characters together",
+                       "dt_scope_push: '%.40s' in scope '%s': a name must not be empty, at most %d "
+                       "scopes nest, and their names have at most %d characters in total",
                        name ? name : "", g->scope, DTI_SCOPES_MAX, DTI_SCOPE_SIZE - 1);
 }
 
@@ -293,9 +293,9 @@ DTI_PUBLIC_GET(dt_tensor, dt_label, (dt_tensor x, const char *label), x.graph, D
     const dti_node *n = dti_node_of(x);
     if (!label || !dti_name_fits(label))
         return dti_graph_fail(
-            x.graph, "dt_label: a label is UTF-8, not empty and without control characters");
+            x.graph, "dt_label: a label must be UTF-8, not empty, without control characters");
     if (dti_is_named(n))
-        return dti_graph_fail(x.graph, "dt_label: '%s' has its name already", n->label);
+        return dti_graph_fail(x.graph, "dt_label: '%s' already has a name", n->label);
     const char *copy = dti_graph_string(x.graph, label);
     if (copy)
         dti_node_of(x)->label = copy;
@@ -314,8 +314,10 @@ DTI_PUBLIC_GET(dt_tensor, dt_stage, (dt_tensor x, int stage), x.graph, DTI_OF(dt
                (x, stage)) {
     DTI_NEED_TENSOR(x, "dt_stage");
     if (stage < 1 || stage > 1024)
-        return dti_graph_fail(x.graph, "dt_stage: stage %d; from 1 to 1024, as stage 0 is implied",
-                              stage);
+        return dti_graph_fail(
+            x.graph,
+            "dt_stage: stage is %d; it must be from 1 to 1024 (the graph begins with stage 0)",
+            stage);
     dti_node_of(x)->stage = (uint16_t)stage;
     x.graph->changes++;
     return x;

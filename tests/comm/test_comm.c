@@ -1104,7 +1104,9 @@ TEST(comm_create_refuses_wrong_descs_with_the_reason) {
          DT_ERROR_UNSUPPORTED,
          "needs dtrain compiled with DT_WITH_MPI"},
 #endif
-        {{.allocator = {.free = dti_malloc_free}}, DT_ERROR_INVALID, "alloc or free but not both"},
+        {{.allocator = {.free = dti_malloc_free}},
+         DT_ERROR_INVALID,
+         "has only one of alloc and free"},
     };
     for (size_t i = 0; i < DTI_COUNT(wrong); i++) {
         dt_comm *comm;

@@ -323,13 +323,14 @@ TEST(checkpoint_with_any_bit_flipped_is_refused_and_the_error_names_the_part) {
             base.error[0] = 0;
             int flip = bit < 8 ? 1 << bit : 255;
             bool refused = ck_parse(&base, &file, file.size, at, flip) == DT_ERROR_FORMAT;
-            const char *part = at < header        ? "/changed: "
-                               : at < header + 24 ? "tensor \"w\xC3\xA9 \"1\"\" does not have"
-                               : at < header + 25 ? "tensor \"scalar\" does not have"
-                               : at < header + 29 ? "its header does not have"
+            const char *part = at < header ? "/changed: "
+                               : at < header + 24
+                                   ? "tensor \"w\xC3\xA9 \"1\"\" has a wrong checksum"
+                               : at < header + 25 ? "tensor \"scalar\" has a wrong checksum"
+                               : at < header + 29 ? "its header has a wrong checksum"
                                : at < header + 33 ? "tensor \"w"
-                               : at < header + 37 ? "tensor \"empty\" does not have"
-                                                  : "tensor \"scalar\" does not have";
+                               : at < header + 37 ? "tensor \"empty\" has a wrong checksum"
+                                                  : "tensor \"scalar\" has a wrong checksum";
             bool named = strstr(base.error, "header") || strstr(base.error, "tensor");
             test_check(refused && named && strstr(base.error, part), __FILE__, __LINE__,
                        "byte %d of %d, bit %d: \"%s\"", (int)at, (int)file.size, bit, base.error);
@@ -390,7 +391,7 @@ TEST(checkpoint_without_the_right_kind_of_checksums_is_refused) {
     const dti_safetensors_item item = {name, "U8", 1, dims + 1, 1};
     ck_source s = {0};
     CHECK(dti_checkpoint_write(&base, path, &item, 1, ck_read, &s) == DT_ERROR_INVALID);
-    CHECK_CONTAINS(base.error, "\"dtrain.crc32c\" is the name of");
+    CHECK_CONTAINS(base.error, "\"dtrain.crc32c\" is reserved for");
     CHECK(base.bytes_now == 0);
 }
 
@@ -1006,8 +1007,8 @@ TEST(a_model_description_that_repeats_a_parameter_is_another_model) {
             dti_model_text_contract(&base, "path", texts[i], strlen(texts[i]), &here);
         CHECK(result == (i < 2 ? DT_OK : DT_ERROR_INVALID));
         if (i >= 2)
-            CHECK_CONTAINS(base.error, i == 2 ? "it also has \"parameter 'a' [1]\""
-                                              : "here is also \"parameter 'b' [2]\"");
+            CHECK_CONTAINS(base.error, i == 2 ? "the file also has \"parameter 'a' [1]\""
+                                              : "the graph also has \"parameter 'b' [2]\"");
     }
     dti_text_free(&here);
 }

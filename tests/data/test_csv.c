@@ -185,7 +185,7 @@ TEST(csv_reads_a_test_set_as_the_training_set_was) {
 TEST(csv_names_the_line_and_the_fault) {
     const dt_csv_desc numbers = {.rules = {{.columns = "*", .kind = DT_CSV_NUMBER}}};
     const dt_csv_desc few = {.max_categories = 2};
-    csv_refused("a,b\n1,2\n\n3\n", NULL, ":4:", "1 values, where there are 2 columns");
+    csv_refused("a,b\n1,2\n\n3\n", NULL, ":4:", "1 values for 2 columns");
     csv_refused("a\n1\nx\n", &numbers, ":3:", "'x' of 'a' is not a number");
     csv_refused("a,b\n1,2\n\"\n\n\",\n", NULL, ":3:", "'b' is missing");
     csv_refused("a\n1\n\"x\ny\n", NULL, ":3:", "does not end");
@@ -340,13 +340,13 @@ TEST(csv_error_says_what_to_do_about_a_row) {
     const dt_csv_desc numbers = {.rules = {{.columns = "*", .kind = DT_CSV_NUMBER}}};
     const char *const many = "1 of its 2 values are numbers. Give the column a rule with .kind "
                              "DT_CSV_NUMBER";
-    csv_refused(
-        "a,c\n1,2\n1,None\n", &numbers, ":3:",
-        "the value of 'c' is missing ('None' counts so); set .missing of a rule, or .skip_bad");
+    csv_refused("a,c\n1,2\n1,None\n", &numbers, ":3:",
+                "the value of 'c' is missing ('None' counts as missing); set .missing of a rule, "
+                "or .skip_bad");
     csv_refused("a,c\n1,2\n1,\n", NULL,
                 ":3:", "the value of 'c' is missing; set .missing of a rule, or .skip_bad");
-    csv_refused("a;b\n1,5;2\n", NULL, ":2:",
-                "2 values, where there are 1 columns; the row has ';': is it the .delimiter?");
+    csv_refused("a;b\n1,5;2\n", NULL,
+                ":2:", "2 values for 1 columns; the row has ';': is it the .delimiter?");
     csv_refused("a,b\n1\t2\n", NULL, ":2:", "the row has '\\t': is it the .delimiter?");
     csv_refused("a\n\x1A"
                 "1\x7F\n",

@@ -510,8 +510,8 @@ TEST(store_is_loaded_from_every_float_type) {
     const char *path = temp_write("types.safetensors", bytes, size);
     CHECK(dt_store_load(f.store, path) == DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_ctx_error(f.ctx),
-                   "value 2 of \"w\" is NaN or infinite, as after training that failed: load an "
-                   "earlier file, or, if it is meant, set .allow_nonfinite of dt_load_desc, ");
+                   "value 2 of \"w\" is NaN or infinite: load a file from before training "
+                   "failed, or, if intended, set .allow_nonfinite of dt_load_desc, ");
     CHECK(dt_store_load_matching(f.store, path, &file_any, NULL) == DT_OK);
     float w[3] = {0}, b[3] = {0}, odd = 0;
     dt_store_read(f.store, 0, DT_VALUE_PARAM, w, sizeof w);
@@ -662,10 +662,10 @@ TEST(saving_a_nan_warns_with_the_name_of_its_tensor) {
         dt_store_write(store, 1, DT_VALUE_PARAM, bad[0], sizeof bad[0]);
         dt_store_write(store, 2, DT_VALUE_PARAM, bad[1], sizeof bad[1]);
         CHECK(dt_store_save(store, path) == DT_OK && told.warnings == !allow);
-        CHECK_CONTAINS(told.text, allow ? "" : "value 2 of \"b\", which is saved, is NaN or inf");
+        CHECK_CONTAINS(told.text, allow ? "" : "saved value 2 of \"b\" is NaN or inf");
         told.text[0] = 0;
         CHECK(dt_store_save_state(store, path) == DT_OK && told.warnings == 2 * !allow);
-        CHECK_CONTAINS(told.text, allow ? "" : "value 2 of \"b\", which is saved, is NaN or inf");
+        CHECK_CONTAINS(told.text, allow ? "" : "saved value 2 of \"b\" is NaN or inf");
         dt_ctx_destroy(ctx);
     }
 }

@@ -209,7 +209,7 @@ TEST(files_that_would_be_too_many_are_refused_before_any_is_written) {
     REQUIRE(dt_store_create(graph, &(dt_store_desc){.device = "cpu"}, &store) == DT_OK);
     CHECK(dt_store_save_matching(store, index_path(""), &(dt_save_desc){.max_file_bytes = 1}) ==
           DT_ERROR_INVALID);
-    CHECK_CONTAINS(dt_ctx_error(ctx), "max_file_bytes = 1 needs 4097 files; there may be 4096");
+    CHECK_CONTAINS(dt_ctx_error(ctx), "max_file_bytes is 1, which needs 4097 files; at most 4096");
     CHECK(!index_is_there(""));
     dt_store_destroy(store);
     dt_graph_destroy(graph);

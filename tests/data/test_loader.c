@@ -307,7 +307,7 @@ TEST(loader_seeks_to_any_batch_of_any_epoch) {
         const dti_batch *b;
         CHECK(dti_loader_seek(l, 2, 3, 9) == DT_OK);
         CHECK(dti_loader_seek(l, 0, batches + 1, 0) == DT_ERROR_INVALID);
-        CHECK_CONTAINS(dt_ctx_error(f.ctx), "batch index 8: an epoch has 7");
+        CHECK_CONTAINS(dt_ctx_error(f.ctx), "batch index is 8; an epoch has 7");
         CHECK(dti_loader_next(l, &b) == DT_OK && loader_batch_right(&f, &d, b, 2, 3, 9));
         dti_loader_destroy(l);
     }
@@ -1050,10 +1050,10 @@ TEST(loader_refuses_a_column_that_does_not_fit_its_input) {
         {{0}, NULL, DT_F32, 0, 0, false},
     };
     static const char *const parts[] = {
-        "column 1 ('id'): the input is i32",  "column 1 ('id'): the input is i32",
-        "column 1 ('id'): scale and offset",  "columns 0 and 1: both are for the input 'x'",
-        "column 1: 'weight' is not an input", "column 1: 'relu' is not an input",
-        "column 1: 'shared' is shared",       "column 1: its input is nil",
+        "column 1 ('id'): the input is i32",   "column 1 ('id'): the input is i32",
+        "column 1 ('id'): .scale and .offset", "columns 0 and 1 both have the input 'x'",
+        "column 1: 'weight' is not an input",  "column 1: 'relu' is not an input",
+        "column 1: 'shared' is shared",        "column 1: its input is nil",
         "column 1: its input is nil"};
     REQUIRE(dt_graph_error(g) == NULL);
     f.bytes = data_host_bytes(f.ctx);
@@ -1063,10 +1063,10 @@ TEST(loader_refuses_a_column_that_does_not_fit_its_input) {
     }
     *c = right;
     f.data.columns[LOADER_X].scale = 2;
-    loader_refused(&f, &d, __LINE__, "column 0 ('x'): scale and offset");
+    loader_refused(&f, &d, __LINE__, "column 0 ('x'): .scale and .offset");
     f.data.columns[LOADER_X].scale = 0;
     f.data.sample = NULL;
-    loader_refused(&f, &d, __LINE__, "column 4 ('noise'): data is NULL");
+    loader_refused(&f, &d, __LINE__, "column 4 ('noise'): .data is NULL");
     memset(f.data.columns, 0, sizeof f.data.columns);
     loader_refused(&f, &d, __LINE__, "no columns");
     loader_close(&f, NULL);
@@ -1095,7 +1095,7 @@ TEST(loader_refuses_threads_weights_and_one_hot_that_make_no_sense) {
     f.data.weights = NULL;
     f.data.lengths = NULL;
     f.data.columns[LOADER_ID].one_hot = true;
-    loader_refused(&f, &d, __LINE__, "column 1 ('id'): one_hot");
+    loader_refused(&f, &d, __LINE__, "column 1 ('id'): .one_hot");
     loader_close(&f, NULL);
 }
 
@@ -1107,6 +1107,6 @@ TEST(loader_refuses_inputs_of_two_graphs) {
     REQUIRE(dt_graph_create(f.ctx, &other) == DT_OK);
     f.data.columns[LOADER_ID].input = dt_input(other, "id", DT_I32, dt_dims());
     f.bytes = data_host_bytes(f.ctx);
-    loader_refused(&f, &d, __LINE__, "columns 0 and 1: inputs of different graphs");
+    loader_refused(&f, &d, __LINE__, "columns 0 and 1 have inputs of different graphs");
     loader_close(&f, NULL);
 }

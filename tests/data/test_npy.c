@@ -107,7 +107,7 @@ TEST(npy_files_of_numpy_are_read) {
         return;
     npy_types(ctx, folder);
     npy_archives(ctx, folder);
-    npy_refused(ctx, folder, "wide.npy", "integer number 2 of it does not fit");
+    npy_refused(ctx, folder, "wide.npy", "value 2 does not fit");
     npy_refused(ctx, folder, "text.npy", "type '<U1' are not read");
     npy_refused(ctx, folder, "pair.npy", "structures");
     npy_refused(ctx, folder, "complex.npy", "not numbers of one type");
@@ -203,11 +203,11 @@ TEST(npy_numbers_that_no_float_holds_are_errors) {
          .wrong = "number 1 of it, 3.40282e"},
         {"'<f8'", NULL, "(6,)", .data = fits, .bytes = 48, .dtype = DT_F32, .rank = 1, .dim = {6}},
         {"'<i8'", NULL, "(3,)", .data = ints, .bytes = 24,
-         .wrong = "integer number 1 of it does not fit into 32 bits: -2147483649"},
+         .wrong = "value 1 does not fit into 32 bits: -2147483649"},
         {"'<u8'", NULL, "(3,)", .data = ints, .bytes = 24,
          .wrong = "32 bits: 18446744071562067967"},
         {"'>i8'", NULL, "()", .data = "\200\0\0\0\0\0\0\0", .bytes = 8,
-         .wrong = "0 of it does not fit into 32 bits: -9223372036854775808"},
+         .wrong = "0 does not fit into 32 bits: -9223372036854775808"},
     };
     dt_ctx *ctx;
     REQUIRE(dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx) == DT_OK);
@@ -284,10 +284,10 @@ TEST(npz_archives_of_64_bits_are_read_and_errors_name_the_array) {
     CHECK(dt_npz_load(ctx, path, "a", &a) == DT_ERROR_FORMAT && !a.data);
     path = temp_write("made.npz", archive, npy_zip64(archive, entry, size, 1 << 30, 1));
     CHECK(dt_npz_load(ctx, path, "a", &a) == DT_ERROR_FORMAT && !a.data);
-    CHECK_CONTAINS(dt_ctx_error(ctx), "its directory is not where it says");
+    CHECK_CONTAINS(dt_ctx_error(ctx), "its directory is not at its offset");
     f.data = values + 1;
     path = temp_write("made.npz", archive, npy_zip64(archive, entry, npy_compose(&f, entry), 0, 1));
     CHECK(dt_npz_load(ctx, path, NULL, &a) == DT_ERROR_FORMAT && !a.data);
-    CHECK_CONTAINS(dt_ctx_error(ctx), "made.npz: 'a': number 0 of it, 1e+300, does not fit");
+    CHECK_CONTAINS(dt_ctx_error(ctx), "made.npz: 'a': value 0, 1e+300, does not fit");
     dt_ctx_destroy(ctx);
 }

@@ -295,7 +295,7 @@ static int onnx_written(const rnd_device *d, const char *path, int *rows) {
         if (result == DT_OK)
             return i;
         CHECK(result == DT_ERROR_UNSUPPORTED);
-        CHECK_CONTAINS(dt_ctx_error(d->b.ctx), "onnx: ");
+        CHECK_CONTAINS(dt_ctx_error(d->b.ctx), "dt_onnx_save: ");
     }
     (void)rows;
     return -1;

@@ -421,7 +421,7 @@ TEST(folders_name_the_wrong_file_and_say_what_to_do) {
     folder_begin();
     folder_put("owl", "3.jpg", "rgb444.jpg"); /* 16 x 12 */
     folder_refused(ctx, (dt_folder_desc){0}, DT_ERROR_FORMAT, "owl/3.jpg: it has 16 x 12 pixels");
-    folder_refused(ctx, (dt_folder_desc){0}, DT_ERROR_FORMAT, ".sizes says");
+    folder_refused(ctx, (dt_folder_desc){0}, DT_ERROR_FORMAT, "set .sizes");
     CHECK(dt_folder_open(ctx, folder_root, &(dt_folder_desc){.sizes = DT_FOLDER_SKIP}, &folder) ==
           DT_OK);
     dt_folder_get_info(folder, &info);
@@ -445,7 +445,7 @@ TEST(folders_name_the_wrong_file_and_say_what_to_do) {
     folder_refused(ctx, resize, DT_ERROR_FORMAT, "but those that are skipped");
     folder_put("zoo", "1.png", "rgb8.png");
     dt_folder_desc like = {.like = folder, .sizes = DT_FOLDER_RESIZE};
-    folder_refused(ctx, like, DT_ERROR_FORMAT, "zoo: the folder that this one is like");
+    folder_refused(ctx, like, DT_ERROR_FORMAT, "zoo: the folder of .like");
     dt_folder_close(folder);
     folder_refused(ctx, (dt_folder_desc){.width = 3}, DT_ERROR_INVALID, "3 x 0 pixels");
     folder_refused(ctx, (dt_folder_desc){.width = 65536, .height = 4097}, DT_ERROR_INVALID, "2^28");
@@ -453,7 +453,7 @@ TEST(folders_name_the_wrong_file_and_say_what_to_do) {
     folder_end();
     folder_refused(ctx, (dt_folder_desc){0}, DT_ERROR_IO, "No such file");
     mkdir(folder_root, 0700);
-    folder_refused(ctx, (dt_folder_desc){0}, DT_ERROR_FORMAT, "there are no classes");
+    folder_refused(ctx, (dt_folder_desc){0}, DT_ERROR_FORMAT, "no classes found");
     folder_end();
     dt_ctx_destroy(ctx);
 }
@@ -596,7 +596,7 @@ TEST(folders_refuse_inputs_that_do_not_fit_their_pictures) {
         set.rows = 1;
         CHECK(dt_trainer_predict(f.trainer, &set, dt_relu(f.x), 1, out, sizeof out) ==
               DT_ERROR_INVALID);
-        CHECK_CONTAINS(dt_ctx_error(f.ctx), "row 9 of a folder with 4 pictures");
+        CHECK_CONTAINS(dt_ctx_error(f.ctx), "row 9 is out of range: the folder has 4 pictures");
         folder_shut(&f);
     }
     folder_end();

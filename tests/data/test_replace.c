@@ -163,7 +163,7 @@ static const repl_target repl_targets[] = {
      "sub/real",
      0600,
      {"t>/proc/self/fd/77"},
-     "t: cannot be replaced: it is a link to an open file that has no name any more",
+     "t: cannot be replaced: it is a link to an open file that was deleted",
      .flags = REPL_OPEN | REPL_GONE},
     {"t", .links = {"t>none/new"}, .text = "t -> none/new: cannot be written: No such file"},
     {"t", .links = {"t>t"}, .text = "t: cannot be written: Too many levels of symbolic links"},

@@ -395,7 +395,8 @@ TEST(token_files_that_are_wrong_report_the_position) {
     for (int i = 0; i < 4 && !result; i++)
         result = dt_trainer_step(f.trainer, &report);
     CHECK(result == DT_ERROR_FORMAT);
-    CHECK_CONTAINS(dt_ctx_error(f.ctx), "tokens.bin: byte 23: token 300; the vocabulary has 300");
+    CHECK_CONTAINS(dt_ctx_error(f.ctx),
+                   "tokens.bin: byte 23: the token is 300, but the vocabulary has 300");
     static const struct {
         dt_tokens_desc d;
         dt_result result;
@@ -405,7 +406,7 @@ TEST(token_files_that_are_wrong_report_the_position) {
                   "not a whole number of tokens of 16 bits"},
                  {{.window = 8, .skip_bytes = 3, .bits = 8}, DT_ERROR_INVALID, "8 bits"},
                  {{.window = 50, .skip_bytes = 3}, DT_ERROR_FORMAT, "50 tokens; a window of 50"},
-                 {{.window = 8, .skip_bytes = 1000}, DT_ERROR_FORMAT, "a header of 1000"},
+                 {{.window = 8, .skip_bytes = 1000}, DT_ERROR_FORMAT, "its header has 1000"},
                  {{.skip_bytes = 3}, DT_ERROR_INVALID, "window 0"}};
     const char *path = tokens_file(16, 0);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -561,7 +562,7 @@ static void replay_goes_on(dt_ctx *ctx, double alpha, int filled) {
         .capacity = 7, .item_bytes = sizeof(replay_item), .alpha = alpha};
     REQUIRE(!dt_replay_create(ctx, &larger, &c));
     CHECK(dt_replay_load(c, path) == DT_ERROR_INVALID);
-    CHECK_CONTAINS(dt_ctx_error(ctx), "of a buffer for 6 items of 16 bytes");
+    CHECK_CONTAINS(dt_ctx_error(ctx), "its buffer is for 6 items of 16 bytes");
     uint8_t bytes[600];
     FILE *file = fopen(path, "rb");
     const size_t size = file ? fread(bytes, 1, sizeof bytes, file) : 0;

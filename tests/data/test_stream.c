@@ -596,7 +596,7 @@ static const struct {
      10,
      false,
      DT_ERROR_IO,
-     "step 10: log: ended after 95 samples, and the step takes those from 90 to 99"},
+     "step 10: log: ended after 95 samples, but the step needs samples 90 to 99"},
     {{.length = 95}, 32, 10, false, DT_ERROR_IO, "log: ended after 95 samples"},
     {{.length = 9}, 3, 1, false, DT_ERROR_IO, "step 1: log: ended after 9 samples"},
     {{.fail_at = 43, .fails = 1, .fail = DT_ERROR_FORMAT},
@@ -795,7 +795,7 @@ TEST(a_wrong_stream_is_refused_and_so_are_settings_that_need_an_end) {
     static const uint32_t indices[1] = {0};
     static const float weights[1] = {1.0f};
     for (int c = 0; c < 8; c++) {
-        static const char *const texts[] = {"has no .next",
+        static const char *const texts[] = {".next is NULL",
                                             "cannot be combined with .indices",
                                             ".weights",
                                             ".lengths",

@@ -267,8 +267,8 @@ TEST(an_equation_that_does_not_fit_is_refused) {
         int count;
         const char *says;
     } cases[] = {
-        {"ij,jk->ik", 1, "it is of 2 operands, and 1 are given"},
-        {"ij", 2, "it is of 1 operands, and 2 are given"},
+        {"ij,jk->ik", 1, "it names 2 operands, but 1 are given"},
+        {"ij", 2, "it names 1 operands, but 2 are given"},
         {"ij,jk,kl,lm,mn,no", 6, "6 operands; it takes a text and 1 to 5"},
         {NULL, 1, "NULL"},
         {"i j1->i", 1, "'1' at character 4"},
@@ -282,7 +282,7 @@ TEST(an_equation_that_does_not_fit_is_refused) {
         {"i", 1, "has 1 letters"},
         {"", 1, "has 0 letters"},
         {"ijkabcd", 1, "more than 5 letters"},
-        {"ij->k", 1, "'k' in the result is of no operand"},
+        {"ij->k", 1, "'k' in the result appears in no operand"},
         {"ij->jij", 1, "'j' in the result appears twice"},
         {"ii", 1, "'i' is both 2 and 3 in one operand"},
         {"ij,ij", 2, "'i' is both 2 and 3"},

@@ -320,7 +320,7 @@ TEST(attention_names_operands_that_do_not_fit) {
         const char *says;
     } wrong[] = {
         {flat, q, q, {.scale = 0}, "[heads, positions, size]"},
-        {crowd, crowd, crowd, {.scale = 0}, "q has 65536 heads; at most 65535"},
+        {crowd, crowd, crowd, {.scale = 0}, "q has 65536 heads; it must have at most 65535"},
         {q, three, three, {.scale = 0}, "not a multiple of the 3"},
         {q, wide, q, {.scale = 0}, "q and k differ in their last dimension"},
         {q, q, wide, {.scale = 0}, "must be in [1, 256]"},

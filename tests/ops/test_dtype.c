@@ -356,10 +356,10 @@ TEST(types_that_cannot_be_combined_are_an_error_of_the_op) {
                    "them");
     dt_graph_clear_error(r.graph);
     CHECK(dt_cast(y, DT_U8).id == 0);
-    CHECK_CONTAINS(dt_graph_error(r.graph), "tensors are f32, bf16, f16 or i32");
+    CHECK_CONTAINS(dt_graph_error(r.graph), "it must be f32, bf16, f16 or i32");
     dt_graph_clear_error(r.graph);
     CHECK(dt_input(r.graph, "z", DT_F64, dt_dims(4)).id == 0);
-    CHECK_CONTAINS(dt_graph_error(r.graph), "tensors are f32, bf16, f16 or i32");
+    CHECK_CONTAINS(dt_graph_error(r.graph), "it must be f32, bf16, f16 or i32");
     dtype_close(&r);
 }
 
@@ -418,8 +418,8 @@ TEST(a_data_set_has_columns_of_16_bits_in_the_inputs_own_type) {
     dti_loader *wrong;
     d = loader_desc(&f, 10);
     CHECK(dti_loader_create(f.base, &d, &wrong) == DT_ERROR_INVALID);
-    CHECK_CONTAINS(dt_ctx_error(f.ctx), "column 0 ('half'): the input is f16, so its data is f16 "
-                                        "(dtype)");
+    CHECK_CONTAINS(dt_ctx_error(f.ctx),
+                   "column 0 ('half'): the input is f16, so .dtype must be f16");
     loader_close(&f, l);
 }
 

@@ -1170,9 +1170,10 @@ TEST(ops_reject_shapes_that_do_not_fit_and_print_them) {
     BAD(dt_embedding(b.x, b.t), "embedding(x [B, 3], t [B])", "without samples");
     BAD(dt_concat((dt_tensor[]){b.x, b.m}, 2, 0), "concat(x [B, 3], m [B, 2, 3])", "input 2");
     BAD(dt_expand(b.x, dt_dims(4)), "expand(x [B, 3])", "does not expand to [B, 4]");
-    BAD(dt_reshape(b.m, dt_dims(4, 2)), "reshape(m [B, 2, 3])", "6 elements do not make [B, 4, 2]");
+    BAD(dt_reshape(b.m, dt_dims(4, 2)), "reshape(m [B, 2, 3])",
+        "6 elements cannot have the shape [B, 4, 2]");
     BAD(dt_reshape(b.m, dt_dims(-1, 4)), "reshape(m [B, 2, 3])",
-        "6 elements do not make [B, 1, 4]");
+        "6 elements cannot have the shape [B, 1, 4]");
     BAD(dt_reshape(b.m, dt_dims(-1, -1)), "reshape(m [B, 2, 3])", "dimension 1");
     BAD(dt_reshape(b.m, dt_dims_of(6, (const int64_t[]){0, 1, 1, 1, 1, 2, 3})), "reshape",
         "at most 5 dimensions");
@@ -1200,7 +1201,7 @@ TEST(ops_reject_axes_that_do_not_exist) {
 }
 
 TEST(ops_reject_types_and_values_that_they_cannot_take) {
-    BAD(dt_exp(b.t), "exp(t [B])", "input 1 is i32, and f32 is needed: dt_cast it");
+    BAD(dt_exp(b.t), "exp(t [B])", "input 1 is i32; it must be f32: dt_cast it");
     BAD(dt_mul(b.x, b.t), "mul(x [B, 3], t [B])", "input 2 is i32");
     BAD(dt_matmul(b.w, b.t), "matmul(w [2, 3], t [B])", "input 2 is i32");
     BAD(dt_sum(b.t, dt_dims(), false), "sum(t [B])", "i32");
@@ -1208,11 +1209,11 @@ TEST(ops_reject_types_and_values_that_they_cannot_take) {
         "targets must be i32");
     BAD(dt_accuracy(b.t, b.t), "accuracy(t [B], t [B])", "logits must be f32");
     BAD(dt_embedding(b.w, b.x), "embedding(w [2, 3], x [B, 3])", "an i32 index");
-    BAD(dt_dropout(b.x, 1.25f), "dropout(x [B, 3])", "p = 1.25 is not in [0, 1]");
+    BAD(dt_dropout(b.x, 1.25f), "dropout(x [B, 3])", "p is 1.25; it must be in [0, 1]");
     BAD(dt_dropout(b.x, -0.5f), "dropout(x [B, 3])", "p = -0.5");
     BAD(dt_dropout(b.x, NAN), "dropout(x [B, 3])", "nan");
     BAD(dt_cross_entropy(b.x, b.t, &(dt_cross_entropy_desc){.label_smoothing = 1.5f}),
-        "cross_entropy(x [B, 3], t [B])", "label_smoothing 1.5 is not in [0, 1]");
+        "cross_entropy(x [B, 3], t [B])", "label_smoothing is 1.5; it must be in [0, 1]");
 }
 
 TEST(ops_reject_nil_loss_terms_and_tensors_of_another_graph) {
@@ -1227,7 +1228,8 @@ TEST(ops_reject_nil_loss_terms_and_tensors_of_another_graph) {
     BAD(dt_gradient(dt_sign(b.x), b.x), "gradient", "differentiable");
     BAD(dt_gradient(dt_detach(b.x), b.x), "gradient", "differentiable");
     BAD(dt_freeze(b.x), "freeze", "'x' is not a parameter");
-    BAD(dt_param(b.g, "w", dt_dims(1), (dt_init){0}), "param 'w'", "the name is taken");
+    BAD(dt_param(b.g, "w", dt_dims(1), (dt_init){0}), "param 'w'",
+        "another parameter has this name");
     BAD(dt_param(b.g, "", dt_dims(1), (dt_init){0}), "param", "a name is needed");
     BAD(dt_input(b.g, "y", DT_F32, dt_dims(65536, 65536)), "input 'y'", "[B, 65536, 65536]");
 }

@@ -102,7 +102,7 @@ tabular_learns_a_class_and_a_number_from_a_csv_file() {
         if timeout 20 build/tabular $work/table.csv $wrong >$work/tabular.out 2>&1; then return 1; fi
         grep -q '^tabular: ' $work/tabular.out || return 1
     done
-    grep -q 'table.csv:602: 3 values, where there are 6 columns' $work/tabular.out
+    grep -q 'table.csv:602: 3 values for 6 columns' $work/tabular.out
 }
 
 # A folder of pictures; 2 epochs and 2 more are 4, to the bit; TensorBoard's files are there.

@@ -132,8 +132,7 @@ static void fold_check_bar(rank *r, const fold_case *c, FILE *bar) {
 static void fold_check_refused(rank *r, const fold_case *c, dt_result result, const char *text) {
     EXPECT_TEXT(r, result == DT_ERROR_IO, "%d: %s", (int)result, text);
     EXPECT_TEXT(r, strstr(text, c->folder) && strstr(text, c->row->reason), "%s", text);
-    EXPECT_TEXT(r, strstr(text, "give .checkpoint.folder a folder that can be written"), "%s",
-                text);
+    EXPECT_TEXT(r, strstr(text, "set .checkpoint.folder to a writable folder"), "%s", text);
 }
 
 static void fold_rank(rank *r) {

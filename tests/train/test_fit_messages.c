@@ -285,7 +285,7 @@ TEST(a_checkpoint_that_cannot_be_written_is_one_line_of_the_log_with_what_to_do)
         const dt_result result =
             way == 2 ? dt_trainer_checkpoint(j.trainer) : dt_trainer_fit(j.trainer, &d, NULL);
         CHECK_TEXT(result == (way == 1 ? DT_OK : DT_ERROR_IO), "way %d: %d", way, (int)result);
-        const char *how = "give .checkpoint.folder a folder that can be written";
+        const char *how = "set .checkpoint.folder to a writable folder";
         CHECK_TEXT(strstr(dt_ctx_error(j.m.ctx), how) != NULL, "%s", dt_ctx_error(j.m.ctx));
         CHECK_TEXT(j.log.errors == 1 && strstr(j.log.text, how), "way %d: %s", way, j.log.text);
         dt_ctx_destroy(j.m.ctx);

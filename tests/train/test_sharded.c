@@ -93,7 +93,7 @@ static void sharded_write(rank *r) {
     else if (s->unseen)
         EXPECT_TEXT(r,
                     result == DT_ERROR_IO &&
-                        strstr(dt_ctx_error(m.ctx), "to a folder that all ranks see"),
+                        strstr(dt_ctx_error(m.ctx), "a folder that all ranks share"),
                     "%s", dt_ctx_error(m.ctx));
     else
         EXPECT_TEXT(r, !result, "%s", dt_ctx_error(m.ctx));
@@ -236,7 +236,7 @@ static void sharded_flip(const char *path, long at) {
 TEST(a_missing_damaged_or_foreign_checkpoint_part_is_named_and_the_earlier_checkpoint_loads) {
     static const char *const reasons[] = {"\"" SHARDED_TWO "\" is missing",
                                           SHARDED_TWO ": tensor \"",
-                                          SHARDED_ONE ": it is whole, but of another checkpoint",
+                                          SHARDED_ONE ": it is intact, but of another checkpoint",
                                           SHARDED_INDEX " is missing", "not an index of"};
     for (int i = 0; i < 5; i++) {
         sharded_job w = {.ranks = 2, .stages = 2, .steps = 2, .folder = sharded_folder()};

@@ -150,7 +150,8 @@ TEST(a_checkpoint_resumes_in_another_graph_of_the_same_parameters_with_a_warning
         dt_trainer *trainer = state_open(&m, STATE_MORE_OPS, &log, round ? path : STATE_FIRST);
         REQUIRE(trainer);
         CHECK(log.warnings == 1);
-        CHECK_CONTAINS(log.warning, "another graph with the same parameters: here is also \"neg [");
+        CHECK_CONTAINS(log.warning,
+                       "another graph with the same parameters: the graph also has \"neg [");
         CHECK_NEAR(state_steps(trainer, 5), 1.38284841, 1e-4); /* -(-x) is x */
         dt_ctx_destroy(m.ctx);
         trainer = state_open(&m, STATE_SAME, &log, STATE_FIRST);
@@ -167,7 +168,7 @@ TEST(a_checkpoint_resumes_where_parameters_are_created_in_another_order) {
     dt_trainer *trainer = state_open(&m, STATE_ORDER, &log, STATE_FIRST);
     REQUIRE(trainer);
     CHECK(log.warnings == 1);
-    CHECK_CONTAINS(log.warning, "it has \"parameter 'conv.weight' [2, 1, 3, 3]\", and here is "
+    CHECK_CONTAINS(log.warning, "the file has \"parameter 'conv.weight' [2, 1, 3, 3]\", the graph "
                                 "\"parameter 'fc.weight' [5, 18]\"");
     CHECK_NEAR(state_steps(trainer, 5), 1.38284841, 1e-4); /* so counts went where they belong */
     dt_ctx_destroy(m.ctx);
@@ -193,10 +194,10 @@ TEST(a_checkpoint_of_other_parameters_or_another_optimizer_is_refused_by_name) {
         dt_optim_kind kind;
         const char *text;
     } cases[] = {
-        {STATE_NO_BATCH_NORM, DT_OPTIM_ADAM, "it also has \"parameter 'bn.weight' [2]\""},
-        {STATE_MORE_PARAMS, DT_OPTIM_ADAM, "here is also \"parameter 'more.weight' [5, 5]\""},
+        {STATE_NO_BATCH_NORM, DT_OPTIM_ADAM, "the file also has \"parameter 'bn.weight' [2]\""},
+        {STATE_MORE_PARAMS, DT_OPTIM_ADAM, "the graph also has \"parameter 'more.weight' [5, 5]\""},
         {STATE_WIDE, DT_OPTIM_ADAM,
-         "\"parameter 'conv.weight' [2, 1, 3, 3]\", and here is "
+         "\"parameter 'conv.weight' [2, 1, 3, 3]\", the graph "
          "\"parameter 'conv.weight' [3, 1, 3, 3]\""},
         {STATE_RENAMED, DT_OPTIM_ADAM,
          "\"parameter 'fc.weight' [5, 18]\", and here is "
@@ -1016,11 +1017,13 @@ TEST(a_state_of_another_store_is_refused_with_the_reason) {
         const char *text;
     } cases[] = {
         {STATE_WIDE, 0, -1, 0, DT_ERROR_INVALID, "'conv.weight' [3, 1, 3, 3]"},
-        {STATE_MORE_PARAMS, 0, -1, 0, DT_ERROR_INVALID, "here is also \"parameter 'more.weight'"},
-        {STATE_NO_BATCH_NORM, 0, -1, 0, DT_ERROR_INVALID, "it also has \"parameter 'bn.weight'"},
-        {STATE_SAME, 1, -1, 0, DT_ERROR_INVALID, "the state of optimizer 2, and a program here"},
+        {STATE_MORE_PARAMS, 0, -1, 0, DT_ERROR_INVALID,
+         "the graph also has \"parameter 'more.weight'"},
+        {STATE_NO_BATCH_NORM, 0, -1, 0, DT_ERROR_INVALID,
+         "the file also has \"parameter 'bn.weight'"},
+        {STATE_SAME, 1, -1, 0, DT_ERROR_INVALID, "the state of optimizer 2, but a program here"},
         {STATE_SAME, 2, -1, 0, DT_ERROR_INVALID, "trains it with 1 (dt_optim_kind)"},
-        {STATE_SAME, 0, STORE_WORD_VERSION, 2, DT_ERROR_INVALID, "of version 2"},
+        {STATE_SAME, 0, STORE_WORD_VERSION, 2, DT_ERROR_INVALID, "version is 2"},
         {STATE_SAME, 0, STORE_WORD_MOMENTS, 99, DT_ERROR_FORMAT, "99 moments"},
         {STATE_SAME, 0, STORE_WORD_MOMENTS, UINT64_MAX, DT_ERROR_FORMAT, "moments"},
         {STATE_SAME, 0, STORE_WORD_KIND + 1, 99, DT_ERROR_FORMAT,

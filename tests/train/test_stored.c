@@ -457,7 +457,7 @@ TEST(a_store_takes_the_type_of_moments_from_a_file_and_refuses_another) {
     dt_store *wide;
     CHECK(!dt_store_create(a.m.graph, &(dt_store_desc){.device = "cpu"}, &wide));
     CHECK(dt_store_load_state(wide, path) == DT_ERROR_INVALID);
-    CHECK_CONTAINS(dt_ctx_error(a.m.ctx), "continue with the .parameter_dtype and .state_dtype");
+    CHECK_CONTAINS(dt_ctx_error(a.m.ctx), "use the file's .parameter_dtype and .state_dtype");
     dt_ctx_destroy(a.m.ctx);
     remove(path);
 }
@@ -836,7 +836,7 @@ TEST(fewer_bits_refuse_by_name_settings_that_they_cannot_be_combined_with) {
     stored_refused(".state_dtype is 3; it must be DT_STATE_F32, DT_STATE_BF16 or DT_STATE_8BIT",
                    DT_F32, o, "cpu", 0);
     o = (dt_optim_desc){.kind = DT_OPTIM_ADAGRAD, .state_dtype = DT_STATE_BF16};
-    stored_refused("Adagrad has no .state_dtype but DT_STATE_F32", DT_F32, o, "cpu", 0);
+    stored_refused("Adagrad needs .state_dtype = DT_STATE_F32", DT_F32, o, "cpu", 0);
     o = (dt_optim_desc){.kind = DT_OPTIM_MUON};
     stored_refused("cannot be combined with an optimizer of whole parameters", DT_BF16, o, "cpu",
                    0);

@@ -397,7 +397,7 @@ TEST_NET(accumulation_is_refused_where_it_was_not_asked_for) {
     desc = (dt_program_desc){.loss = n->loss, .batch = 4, .optim = &adam, .accumulate = true};
     REQUIRE(dt_program_create(n->store, &desc, &program) == DT_OK);
     CHECK_FAILS(n, dt_program_run(program, &beyond, NULL), DT_ERROR_INVALID,
-                ".micro_batch is 2, .micro_batches 2");
+                ".micro_batch is 2; it must be below .micro_batches, 2");
 }
 
 TEST(a_half_filled_allocator_or_a_wrong_count_of_threads_is_refused) {

@@ -222,7 +222,7 @@ TEST(all_faults_of_a_description_are_reported_at_once) {
     dt_program_desc desc = {.loss = y, .optim = &sgd, .batch = -3};
     CHECK(dt_program_create(c.store, &desc, &c.program) == DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_ctx_error(c.ctx), "is not a loss term");
-    CHECK_CONTAINS(dt_ctx_error(c.ctx), "nesterov needs a momentum");
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), ".nesterov needs .momentum");
     CHECK_CONTAINS(dt_ctx_error(c.ctx), "eps is -1");
     CHECK_CONTAINS(dt_ctx_error(c.ctx), "batch is -3");
     desc = (dt_program_desc){.loss = dt_mse(y, t), .optim = &(dt_optim_desc){.kind = DT_OPTIM_SGD}};
@@ -401,7 +401,7 @@ TEST(a_micro_batch_continues_only_from_a_complete_sum) {
                  second = {.micro_batch = 1, .micro_batches = 2};
     REQUIRE(line_open(&c, &x, true) == DT_OK);
     CHECK(dt_program_run(c.program, &second, NULL) == DT_ERROR_INVALID);
-    CHECK_CONTAINS(dt_ctx_error(c.ctx), "start again at 0");
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), "which comes next, or 0");
     CHECK(dt_program_run(c.program, &first, NULL) == DT_OK);
     CHECK(dt_program_begin(c.program, &second) == DT_OK);
     CHECK(dt_program_advance(c.program, &state) == DT_OK);
@@ -435,7 +435,7 @@ TEST(micro_batches_that_train_other_parameters_are_refused) {
     dt_result result =
         dt_program_run(both, &(dt_step_desc){.micro_batch = 1, .micro_batches = 2}, NULL);
     CHECK(result == DT_ERROR_INVALID);
-    CHECK_CONTAINS(dt_ctx_error(c.ctx), "trains other parameters");
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), "must train the parameters");
     dt_ctx_destroy(c.ctx);
 }
 
@@ -628,6 +628,6 @@ TEST(a_leaf_is_found_by_its_name_among_thousands_and_a_name_is_taken_once) {
     }
     CHECK(dt_store_find(c.store, "h.3000.weight") == -1 && dt_store_find(c.store, "") == -1);
     dt_input(c.graph, "h.7.weight", DT_F32, dt_dims(1));
-    CHECK_CONTAINS(dt_graph_error(c.graph), "the name is taken by an input");
+    CHECK_CONTAINS(dt_graph_error(c.graph), "has this name");
     dt_ctx_destroy(c.ctx);
 }

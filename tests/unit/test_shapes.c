@@ -269,7 +269,8 @@ TEST(a_shape_that_does_not_fit_is_an_error_that_names_the_parameter_or_op) {
     CHECK_STR(shapes_error(&c, c.y, c.x, dt_dims(9, 6)), "no error");
     CHECK_CONTAINS(shapes_error(&c, c.y, c.x, dt_dims(4, 7)), "fc [2, 6]");
     CHECK_CONTAINS(shapes_error(&c, c.mixed, c.x, dt_dims(3, 6)), "position [4, 1]");
-    CHECK_CONTAINS(shapes_error(&c, c.fixed, c.x, dt_dims(3, 6)), "6 elements do not make [B, 8]");
+    CHECK_CONTAINS(shapes_error(&c, c.fixed, c.x, dt_dims(3, 6)),
+                   "6 elements cannot have the shape [B, 8]");
     CHECK_CONTAINS(shapes_error(&c, c.y, c.x, dt_dims(24)), "the same number of dimensions");
     CHECK_CONTAINS(shapes_error(&c, c.y, c.x, dt_dims(-1, 6)), "none negative");
     CHECK_CONTAINS(shapes_error(&c, c.y, c.y, dt_dims(4, 2)), ".shapes[0].input is not an input");

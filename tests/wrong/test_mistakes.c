@@ -422,10 +422,10 @@ TEST(two_inputs_of_one_name_are_refused) {
     bench d;
     bench_open(&d);
     CHECK(is_nil(dt_input(d.graph, "t", DT_F32, dt_dims(4))));
-    CHECK_CONTAINS(bench_error(&d), "input 't': the name is taken by an input [B]");
+    CHECK_CONTAINS(bench_error(&d), "input 't': an input [B] has this name");
     dt_graph_clear_error(d.graph);
     CHECK(is_nil(dt_input_shared(d.graph, "x", DT_F32, dt_dims(3))));
-    CHECK_CONTAINS(bench_error(&d), "input 'x': the name is taken by an input [B, 3]");
+    CHECK_CONTAINS(bench_error(&d), "input 'x': an input [B, 3] has this name");
     dt_ctx_destroy(d.ctx);
 }
 
@@ -936,9 +936,9 @@ TEST(common_wrong_shapes_are_errors_that_say_what_to_do) {
         "the image must be [channels, height, width]; one channel needs a dimension too",
         "the image must be [channels, height, width]; the axis of samples is implied",
         "conv1d 'c': x [B, 28] must be [channels, length]; one channel needs a dimension too",
-        "there is no axis 1: 0 to 0, or -1 to -1; the samples' (B) is not counted",
-        "there is no axis 3: 0 to 2, or -3 to -1; the samples' (B) is not counted",
-        "there is no axis 0: the only axis is the samples'",
+        "there is no axis 1: 0 to 0, or -1 to -1; the sample axis (B) is not counted",
+        "there is no axis 3: 0 to 2, or -3 to -1; the sample axis (B) is not counted",
+        "there is no axis 0: the only axis is the sample axis",
         "dt_freeze: linear of 'fc.weight' is not a parameter",
         "dt_permute(x, dt_dims(1, 0)) first",
     };

@@ -164,7 +164,7 @@ typedef struct dti_VkDebugUtilsMessengerCallbackDataEXT {
     uint32_t objectCount;
     const void *pObjects;
 } dti_VkDebugUtilsMessengerCallbackDataEXT;
-typedef dti_VkBool32 (DTI_VKAPI *dti_PFN_vkDebugUtilsMessengerCallbackEXT)(
+typedef dti_VkBool32(DTI_VKAPI *dti_PFN_vkDebugUtilsMessengerCallbackEXT)(
     dti_VkDebugUtilsMessageSeverityFlagBitsEXT messageSeverity,
     dti_VkDebugUtilsMessageTypeFlagsEXT messageTypes,
     const dti_VkDebugUtilsMessengerCallbackDataEXT *pCallbackData, void *pUserData);
@@ -732,44 +732,56 @@ typedef struct dti_VkWriteDescriptorSet {
     const dti_VkDescriptorBufferInfo *pBufferInfo;
     const void *pTexelBufferView;
 } dti_VkWriteDescriptorSet;
-typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkAllocateCommandBuffers)(dti_VkDevice device,
-    const dti_VkCommandBufferAllocateInfo *pAllocateInfo, dti_VkCommandBuffer *pCommandBuffers);
-typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkAllocateDescriptorSets)(dti_VkDevice device,
-    const dti_VkDescriptorSetAllocateInfo *pAllocateInfo, dti_VkDescriptorSet *pDescriptorSets);
-typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkAllocateMemory)(dti_VkDevice device,
-    const dti_VkMemoryAllocateInfo *pAllocateInfo, const void *pAllocator,
+typedef dti_VkResult(DTI_VKAPI *dti_PFN_vkAllocateCommandBuffers)(
+    dti_VkDevice device, const dti_VkCommandBufferAllocateInfo *pAllocateInfo,
+    dti_VkCommandBuffer *pCommandBuffers);
+typedef dti_VkResult(DTI_VKAPI *dti_PFN_vkAllocateDescriptorSets)(
+    dti_VkDevice device, const dti_VkDescriptorSetAllocateInfo *pAllocateInfo,
+    dti_VkDescriptorSet *pDescriptorSets);
+typedef dti_VkResult(DTI_VKAPI *dti_PFN_vkAllocateMemory)(
+    dti_VkDevice device, const dti_VkMemoryAllocateInfo *pAllocateInfo, const void *pAllocator,
     dti_VkDeviceMemory *pMemory);
-typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkBeginCommandBuffer)(dti_VkCommandBuffer commandBuffer,
-    const dti_VkCommandBufferBeginInfo *pBeginInfo);
-typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkBindBufferMemory)(dti_VkDevice device,
-    dti_VkBuffer buffer, dti_VkDeviceMemory memory, dti_VkDeviceSize memoryOffset);
+typedef dti_VkResult(DTI_VKAPI *dti_PFN_vkBeginCommandBuffer)(
+    dti_VkCommandBuffer commandBuffer, const dti_VkCommandBufferBeginInfo *pBeginInfo);
+typedef dti_VkResult(DTI_VKAPI *dti_PFN_vkBindBufferMemory)(dti_VkDevice device,
+                                                            dti_VkBuffer buffer,
+                                                            dti_VkDeviceMemory memory,
+                                                            dti_VkDeviceSize memoryOffset);
 typedef enum dti_VkPipelineBindPoint {
     DTI_VK_PIPELINE_BIND_POINT_COMPUTE = 1,
     DTI_VK_PIPELINE_BIND_POINT_MAX_ENUM = 0x7fffffff
 } dti_VkPipelineBindPoint;
-typedef void (DTI_VKAPI *dti_PFN_vkCmdBindDescriptorSets)(dti_VkCommandBuffer commandBuffer,
-    dti_VkPipelineBindPoint pipelineBindPoint, dti_VkPipelineLayout layout, uint32_t firstSet,
-    uint32_t descriptorSetCount, const dti_VkDescriptorSet *pDescriptorSets,
-    uint32_t dynamicOffsetCount, const uint32_t *pDynamicOffsets);
-typedef void (DTI_VKAPI *dti_PFN_vkCmdBindPipeline)(dti_VkCommandBuffer commandBuffer,
-    dti_VkPipelineBindPoint pipelineBindPoint, dti_VkPipeline pipeline);
-typedef void (DTI_VKAPI *dti_PFN_vkCmdCopyBuffer)(dti_VkCommandBuffer commandBuffer,
-    dti_VkBuffer srcBuffer, dti_VkBuffer dstBuffer, uint32_t regionCount,
-    const dti_VkBufferCopy *pRegions);
-typedef void (DTI_VKAPI *dti_PFN_vkCmdDispatch)(dti_VkCommandBuffer commandBuffer,
-    uint32_t groupCountX, uint32_t groupCountY, uint32_t groupCountZ);
-typedef void (DTI_VKAPI *dti_PFN_vkCmdFillBuffer)(dti_VkCommandBuffer commandBuffer,
-    dti_VkBuffer dstBuffer, dti_VkDeviceSize dstOffset, dti_VkDeviceSize size, uint32_t data);
-typedef void (DTI_VKAPI *dti_PFN_vkCmdPipelineBarrier)(dti_VkCommandBuffer commandBuffer,
-    dti_VkFlags srcStageMask, dti_VkFlags dstStageMask, dti_VkFlags dependencyFlags,
-    uint32_t memoryBarrierCount, const dti_VkMemoryBarrier *pMemoryBarriers,
-    uint32_t bufferMemoryBarrierCount, const void *pBufferMemoryBarriers,
-    uint32_t imageMemoryBarrierCount, const void *pImageMemoryBarriers);
-typedef void (DTI_VKAPI *dti_PFN_vkCmdPushConstants)(dti_VkCommandBuffer commandBuffer,
-    dti_VkPipelineLayout layout, dti_VkFlags stageFlags, uint32_t offset, uint32_t size,
-    const void *pValues);
-typedef void (DTI_VKAPI *dti_PFN_vkCmdResetQueryPool)(dti_VkCommandBuffer commandBuffer,
-    dti_VkQueryPool queryPool, uint32_t firstQuery, uint32_t queryCount);
+typedef void(DTI_VKAPI *dti_PFN_vkCmdBindDescriptorSets)(
+    dti_VkCommandBuffer commandBuffer, dti_VkPipelineBindPoint pipelineBindPoint,
+    dti_VkPipelineLayout layout, uint32_t firstSet, uint32_t descriptorSetCount,
+    const dti_VkDescriptorSet *pDescriptorSets, uint32_t dynamicOffsetCount,
+    const uint32_t *pDynamicOffsets);
+typedef void(DTI_VKAPI *dti_PFN_vkCmdBindPipeline)(dti_VkCommandBuffer commandBuffer,
+                                                   dti_VkPipelineBindPoint pipelineBindPoint,
+                                                   dti_VkPipeline pipeline);
+typedef void(DTI_VKAPI *dti_PFN_vkCmdCopyBuffer)(dti_VkCommandBuffer commandBuffer,
+                                                 dti_VkBuffer srcBuffer, dti_VkBuffer dstBuffer,
+                                                 uint32_t regionCount,
+                                                 const dti_VkBufferCopy *pRegions);
+typedef void(DTI_VKAPI *dti_PFN_vkCmdDispatch)(dti_VkCommandBuffer commandBuffer,
+                                               uint32_t groupCountX, uint32_t groupCountY,
+                                               uint32_t groupCountZ);
+typedef void(DTI_VKAPI *dti_PFN_vkCmdFillBuffer)(dti_VkCommandBuffer commandBuffer,
+                                                 dti_VkBuffer dstBuffer, dti_VkDeviceSize dstOffset,
+                                                 dti_VkDeviceSize size, uint32_t data);
+typedef void(DTI_VKAPI *dti_PFN_vkCmdPipelineBarrier)(
+    dti_VkCommandBuffer commandBuffer, dti_VkFlags srcStageMask, dti_VkFlags dstStageMask,
+    dti_VkFlags dependencyFlags, uint32_t memoryBarrierCount,
+    const dti_VkMemoryBarrier *pMemoryBarriers, uint32_t bufferMemoryBarrierCount,
+    const void *pBufferMemoryBarriers, uint32_t imageMemoryBarrierCount,
+    const void *pImageMemoryBarriers);
+typedef void(DTI_VKAPI *dti_PFN_vkCmdPushConstants)(dti_VkCommandBuffer commandBuffer,
+                                                    dti_VkPipelineLayout layout,
+                                                    dti_VkFlags stageFlags, uint32_t offset,
+                                                    uint32_t size, const void *pValues);
+typedef void(DTI_VKAPI *dti_PFN_vkCmdResetQueryPool)(dti_VkCommandBuffer commandBuffer,
+                                                     dti_VkQueryPool queryPool, uint32_t firstQuery,
+                                                     uint32_t queryCount);
 typedef enum dti_VkPipelineStageFlagBits {
     DTI_VK_PIPELINE_STAGE_ALL_COMMANDS_BIT = 0x00010000,
     DTI_VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT = 0x00002000,
@@ -778,124 +790,142 @@ typedef enum dti_VkPipelineStageFlagBits {
     DTI_VK_PIPELINE_STAGE_TRANSFER_BIT = 0x00001000,
     DTI_VK_PIPELINE_STAGE_FLAG_BITS_MAX_ENUM = 0x7fffffff
 } dti_VkPipelineStageFlagBits;
-typedef void (DTI_VKAPI *dti_PFN_vkCmdWriteTimestamp)(dti_VkCommandBuffer commandBuffer,
-    dti_VkPipelineStageFlagBits pipelineStage, dti_VkQueryPool queryPool, uint32_t query);
-typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkCreateBuffer)(dti_VkDevice device,
-    const dti_VkBufferCreateInfo *pCreateInfo, const void *pAllocator, dti_VkBuffer *pBuffer);
-typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkCreateCommandPool)(dti_VkDevice device,
-    const dti_VkCommandPoolCreateInfo *pCreateInfo, const void *pAllocator,
+typedef void(DTI_VKAPI *dti_PFN_vkCmdWriteTimestamp)(dti_VkCommandBuffer commandBuffer,
+                                                     dti_VkPipelineStageFlagBits pipelineStage,
+                                                     dti_VkQueryPool queryPool, uint32_t query);
+typedef dti_VkResult(DTI_VKAPI *dti_PFN_vkCreateBuffer)(dti_VkDevice device,
+                                                        const dti_VkBufferCreateInfo *pCreateInfo,
+                                                        const void *pAllocator,
+                                                        dti_VkBuffer *pBuffer);
+typedef dti_VkResult(DTI_VKAPI *dti_PFN_vkCreateCommandPool)(
+    dti_VkDevice device, const dti_VkCommandPoolCreateInfo *pCreateInfo, const void *pAllocator,
     dti_VkCommandPool *pCommandPool);
-typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkCreateComputePipelines)(dti_VkDevice device,
-    dti_VkPipelineCache pipelineCache, uint32_t createInfoCount,
+typedef dti_VkResult(DTI_VKAPI *dti_PFN_vkCreateComputePipelines)(
+    dti_VkDevice device, dti_VkPipelineCache pipelineCache, uint32_t createInfoCount,
     const dti_VkComputePipelineCreateInfo *pCreateInfos, const void *pAllocator,
     dti_VkPipeline *pPipelines);
-typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkCreateDebugUtilsMessengerEXT)(dti_VkInstance instance,
-    const dti_VkDebugUtilsMessengerCreateInfoEXT *pCreateInfo, const void *pAllocator,
-    dti_VkDebugUtilsMessengerEXT *pMessenger);
-typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkCreateDescriptorPool)(dti_VkDevice device,
-    const dti_VkDescriptorPoolCreateInfo *pCreateInfo, const void *pAllocator,
+typedef dti_VkResult(DTI_VKAPI *dti_PFN_vkCreateDebugUtilsMessengerEXT)(
+    dti_VkInstance instance, const dti_VkDebugUtilsMessengerCreateInfoEXT *pCreateInfo,
+    const void *pAllocator, dti_VkDebugUtilsMessengerEXT *pMessenger);
+typedef dti_VkResult(DTI_VKAPI *dti_PFN_vkCreateDescriptorPool)(
+    dti_VkDevice device, const dti_VkDescriptorPoolCreateInfo *pCreateInfo, const void *pAllocator,
     dti_VkDescriptorPool *pDescriptorPool);
-typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkCreateDescriptorSetLayout)(dti_VkDevice device,
-    const dti_VkDescriptorSetLayoutCreateInfo *pCreateInfo, const void *pAllocator,
-    dti_VkDescriptorSetLayout *pSetLayout);
-typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkCreateDevice)(dti_VkPhysicalDevice physicalDevice,
-    const dti_VkDeviceCreateInfo *pCreateInfo, const void *pAllocator, dti_VkDevice *pDevice);
-typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkCreateFence)(dti_VkDevice device,
-    const dti_VkFenceCreateInfo *pCreateInfo, const void *pAllocator, dti_VkFence *pFence);
-typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkCreateInstance)(
+typedef dti_VkResult(DTI_VKAPI *dti_PFN_vkCreateDescriptorSetLayout)(
+    dti_VkDevice device, const dti_VkDescriptorSetLayoutCreateInfo *pCreateInfo,
+    const void *pAllocator, dti_VkDescriptorSetLayout *pSetLayout);
+typedef dti_VkResult(DTI_VKAPI *dti_PFN_vkCreateDevice)(dti_VkPhysicalDevice physicalDevice,
+                                                        const dti_VkDeviceCreateInfo *pCreateInfo,
+                                                        const void *pAllocator,
+                                                        dti_VkDevice *pDevice);
+typedef dti_VkResult(DTI_VKAPI *dti_PFN_vkCreateFence)(dti_VkDevice device,
+                                                       const dti_VkFenceCreateInfo *pCreateInfo,
+                                                       const void *pAllocator, dti_VkFence *pFence);
+typedef dti_VkResult(DTI_VKAPI *dti_PFN_vkCreateInstance)(
     const dti_VkInstanceCreateInfo *pCreateInfo, const void *pAllocator, dti_VkInstance *pInstance);
-typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkCreatePipelineCache)(dti_VkDevice device,
-    const dti_VkPipelineCacheCreateInfo *pCreateInfo, const void *pAllocator,
+typedef dti_VkResult(DTI_VKAPI *dti_PFN_vkCreatePipelineCache)(
+    dti_VkDevice device, const dti_VkPipelineCacheCreateInfo *pCreateInfo, const void *pAllocator,
     dti_VkPipelineCache *pPipelineCache);
-typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkCreatePipelineLayout)(dti_VkDevice device,
-    const dti_VkPipelineLayoutCreateInfo *pCreateInfo, const void *pAllocator,
+typedef dti_VkResult(DTI_VKAPI *dti_PFN_vkCreatePipelineLayout)(
+    dti_VkDevice device, const dti_VkPipelineLayoutCreateInfo *pCreateInfo, const void *pAllocator,
     dti_VkPipelineLayout *pPipelineLayout);
-typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkCreateQueryPool)(dti_VkDevice device,
-    const dti_VkQueryPoolCreateInfo *pCreateInfo, const void *pAllocator,
+typedef dti_VkResult(DTI_VKAPI *dti_PFN_vkCreateQueryPool)(
+    dti_VkDevice device, const dti_VkQueryPoolCreateInfo *pCreateInfo, const void *pAllocator,
     dti_VkQueryPool *pQueryPool);
-typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkCreateShaderModule)(dti_VkDevice device,
-    const dti_VkShaderModuleCreateInfo *pCreateInfo, const void *pAllocator, void *pShaderModule);
-typedef void (DTI_VKAPI *dti_PFN_vkDestroyBuffer)(dti_VkDevice device, dti_VkBuffer buffer,
-    const void *pAllocator);
-typedef void (DTI_VKAPI *dti_PFN_vkDestroyCommandPool)(dti_VkDevice device,
-    dti_VkCommandPool commandPool, const void *pAllocator);
-typedef void (DTI_VKAPI *dti_PFN_vkDestroyDebugUtilsMessengerEXT)(dti_VkInstance instance,
-    dti_VkDebugUtilsMessengerEXT messenger, const void *pAllocator);
-typedef void (DTI_VKAPI *dti_PFN_vkDestroyDescriptorPool)(dti_VkDevice device,
-    dti_VkDescriptorPool descriptorPool, const void *pAllocator);
-typedef void (DTI_VKAPI *dti_PFN_vkDestroyDescriptorSetLayout)(dti_VkDevice device,
-    dti_VkDescriptorSetLayout descriptorSetLayout, const void *pAllocator);
-typedef void (DTI_VKAPI *dti_PFN_vkDestroyDevice)(dti_VkDevice device, const void *pAllocator);
-typedef void (DTI_VKAPI *dti_PFN_vkDestroyFence)(dti_VkDevice device, dti_VkFence fence,
-    const void *pAllocator);
-typedef void (DTI_VKAPI *dti_PFN_vkDestroyInstance)(dti_VkInstance instance,
-    const void *pAllocator);
-typedef void (DTI_VKAPI *dti_PFN_vkDestroyPipeline)(dti_VkDevice device, dti_VkPipeline pipeline,
-    const void *pAllocator);
-typedef void (DTI_VKAPI *dti_PFN_vkDestroyPipelineCache)(dti_VkDevice device,
-    dti_VkPipelineCache pipelineCache, const void *pAllocator);
-typedef void (DTI_VKAPI *dti_PFN_vkDestroyPipelineLayout)(dti_VkDevice device,
-    dti_VkPipelineLayout pipelineLayout, const void *pAllocator);
-typedef void (DTI_VKAPI *dti_PFN_vkDestroyQueryPool)(dti_VkDevice device,
-    dti_VkQueryPool queryPool, const void *pAllocator);
-typedef void (DTI_VKAPI *dti_PFN_vkDestroyShaderModule)(dti_VkDevice device,
-    dti_VkShaderModule shaderModule, const void *pAllocator);
-typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkEndCommandBuffer)(dti_VkCommandBuffer commandBuffer);
-typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkEnumerateDeviceExtensionProperties)(
+typedef dti_VkResult(DTI_VKAPI *dti_PFN_vkCreateShaderModule)(
+    dti_VkDevice device, const dti_VkShaderModuleCreateInfo *pCreateInfo, const void *pAllocator,
+    void *pShaderModule);
+typedef void(DTI_VKAPI *dti_PFN_vkDestroyBuffer)(dti_VkDevice device, dti_VkBuffer buffer,
+                                                 const void *pAllocator);
+typedef void(DTI_VKAPI *dti_PFN_vkDestroyCommandPool)(dti_VkDevice device,
+                                                      dti_VkCommandPool commandPool,
+                                                      const void *pAllocator);
+typedef void(DTI_VKAPI *dti_PFN_vkDestroyDebugUtilsMessengerEXT)(
+    dti_VkInstance instance, dti_VkDebugUtilsMessengerEXT messenger, const void *pAllocator);
+typedef void(DTI_VKAPI *dti_PFN_vkDestroyDescriptorPool)(dti_VkDevice device,
+                                                         dti_VkDescriptorPool descriptorPool,
+                                                         const void *pAllocator);
+typedef void(DTI_VKAPI *dti_PFN_vkDestroyDescriptorSetLayout)(
+    dti_VkDevice device, dti_VkDescriptorSetLayout descriptorSetLayout, const void *pAllocator);
+typedef void(DTI_VKAPI *dti_PFN_vkDestroyDevice)(dti_VkDevice device, const void *pAllocator);
+typedef void(DTI_VKAPI *dti_PFN_vkDestroyFence)(dti_VkDevice device, dti_VkFence fence,
+                                                const void *pAllocator);
+typedef void(DTI_VKAPI *dti_PFN_vkDestroyInstance)(dti_VkInstance instance, const void *pAllocator);
+typedef void(DTI_VKAPI *dti_PFN_vkDestroyPipeline)(dti_VkDevice device, dti_VkPipeline pipeline,
+                                                   const void *pAllocator);
+typedef void(DTI_VKAPI *dti_PFN_vkDestroyPipelineCache)(dti_VkDevice device,
+                                                        dti_VkPipelineCache pipelineCache,
+                                                        const void *pAllocator);
+typedef void(DTI_VKAPI *dti_PFN_vkDestroyPipelineLayout)(dti_VkDevice device,
+                                                         dti_VkPipelineLayout pipelineLayout,
+                                                         const void *pAllocator);
+typedef void(DTI_VKAPI *dti_PFN_vkDestroyQueryPool)(dti_VkDevice device, dti_VkQueryPool queryPool,
+                                                    const void *pAllocator);
+typedef void(DTI_VKAPI *dti_PFN_vkDestroyShaderModule)(dti_VkDevice device,
+                                                       dti_VkShaderModule shaderModule,
+                                                       const void *pAllocator);
+typedef dti_VkResult(DTI_VKAPI *dti_PFN_vkEndCommandBuffer)(dti_VkCommandBuffer commandBuffer);
+typedef dti_VkResult(DTI_VKAPI *dti_PFN_vkEnumerateDeviceExtensionProperties)(
     dti_VkPhysicalDevice physicalDevice, const char *pLayerName, uint32_t *pPropertyCount,
     dti_VkExtensionProperties *pProperties);
-typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkEnumerateInstanceExtensionProperties)(
+typedef dti_VkResult(DTI_VKAPI *dti_PFN_vkEnumerateInstanceExtensionProperties)(
     const char *pLayerName, uint32_t *pPropertyCount, dti_VkExtensionProperties *pProperties);
-typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkEnumeratePhysicalDevices)(dti_VkInstance instance,
-    uint32_t *pPhysicalDeviceCount, dti_VkPhysicalDevice *pPhysicalDevices);
-typedef void (DTI_VKAPI *dti_PFN_vkFreeCommandBuffers)(dti_VkDevice device,
-    dti_VkCommandPool commandPool, uint32_t commandBufferCount,
-    const dti_VkCommandBuffer *pCommandBuffers);
-typedef void (DTI_VKAPI *dti_PFN_vkFreeMemory)(dti_VkDevice device, dti_VkDeviceMemory memory,
-    const void *pAllocator);
-typedef void (DTI_VKAPI *dti_PFN_vkGetBufferMemoryRequirements)(dti_VkDevice device,
-    dti_VkBuffer buffer, dti_VkMemoryRequirements *pMemoryRequirements);
-typedef void (DTI_VKAPI *dti_PFN_vkVoidFunction)(void);
-typedef dti_PFN_vkVoidFunction (DTI_VKAPI *dti_PFN_vkGetDeviceProcAddr)(dti_VkDevice device,
-    const char *pName);
-typedef void (DTI_VKAPI *dti_PFN_vkGetDeviceQueue)(dti_VkDevice device, uint32_t queueFamilyIndex,
-    uint32_t queueIndex, dti_VkQueue *pQueue);
-typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkGetFenceStatus)(dti_VkDevice device, dti_VkFence fence);
-typedef dti_PFN_vkVoidFunction (DTI_VKAPI *dti_PFN_vkGetInstanceProcAddr)(dti_VkInstance instance,
-    const char *pName);
-typedef void (DTI_VKAPI *dti_PFN_vkGetPhysicalDeviceFeatures2)(dti_VkPhysicalDevice physicalDevice,
-    dti_VkPhysicalDeviceFeatures2 *pFeatures);
-typedef void (DTI_VKAPI *dti_PFN_vkGetPhysicalDeviceMemoryProperties2)(
+typedef dti_VkResult(DTI_VKAPI *dti_PFN_vkEnumeratePhysicalDevices)(
+    dti_VkInstance instance, uint32_t *pPhysicalDeviceCount,
+    dti_VkPhysicalDevice *pPhysicalDevices);
+typedef void(DTI_VKAPI *dti_PFN_vkFreeCommandBuffers)(dti_VkDevice device,
+                                                      dti_VkCommandPool commandPool,
+                                                      uint32_t commandBufferCount,
+                                                      const dti_VkCommandBuffer *pCommandBuffers);
+typedef void(DTI_VKAPI *dti_PFN_vkFreeMemory)(dti_VkDevice device, dti_VkDeviceMemory memory,
+                                              const void *pAllocator);
+typedef void(DTI_VKAPI *dti_PFN_vkGetBufferMemoryRequirements)(
+    dti_VkDevice device, dti_VkBuffer buffer, dti_VkMemoryRequirements *pMemoryRequirements);
+typedef void(DTI_VKAPI *dti_PFN_vkVoidFunction)(void);
+typedef dti_PFN_vkVoidFunction(DTI_VKAPI *dti_PFN_vkGetDeviceProcAddr)(dti_VkDevice device,
+                                                                       const char *pName);
+typedef void(DTI_VKAPI *dti_PFN_vkGetDeviceQueue)(dti_VkDevice device, uint32_t queueFamilyIndex,
+                                                  uint32_t queueIndex, dti_VkQueue *pQueue);
+typedef dti_VkResult(DTI_VKAPI *dti_PFN_vkGetFenceStatus)(dti_VkDevice device, dti_VkFence fence);
+typedef dti_PFN_vkVoidFunction(DTI_VKAPI *dti_PFN_vkGetInstanceProcAddr)(dti_VkInstance instance,
+                                                                         const char *pName);
+typedef void(DTI_VKAPI *dti_PFN_vkGetPhysicalDeviceFeatures2)(
+    dti_VkPhysicalDevice physicalDevice, dti_VkPhysicalDeviceFeatures2 *pFeatures);
+typedef void(DTI_VKAPI *dti_PFN_vkGetPhysicalDeviceMemoryProperties2)(
     dti_VkPhysicalDevice physicalDevice, dti_VkPhysicalDeviceMemoryProperties2 *pMemoryProperties);
-typedef void (DTI_VKAPI *dti_PFN_vkGetPhysicalDeviceProperties)(
+typedef void(DTI_VKAPI *dti_PFN_vkGetPhysicalDeviceProperties)(
     dti_VkPhysicalDevice physicalDevice, dti_VkPhysicalDeviceProperties *pProperties);
-typedef void (DTI_VKAPI *dti_PFN_vkGetPhysicalDeviceProperties2)(
+typedef void(DTI_VKAPI *dti_PFN_vkGetPhysicalDeviceProperties2)(
     dti_VkPhysicalDevice physicalDevice, dti_VkPhysicalDeviceProperties2 *pProperties);
-typedef void (DTI_VKAPI *dti_PFN_vkGetPhysicalDeviceQueueFamilyProperties)(
+typedef void(DTI_VKAPI *dti_PFN_vkGetPhysicalDeviceQueueFamilyProperties)(
     dti_VkPhysicalDevice physicalDevice, uint32_t *pQueueFamilyPropertyCount,
     dti_VkQueueFamilyProperties *pQueueFamilyProperties);
-typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkGetPipelineCacheData)(dti_VkDevice device,
-    dti_VkPipelineCache pipelineCache, size_t *pDataSize, void *pData);
-typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkGetPipelineExecutablePropertiesKHR)(dti_VkDevice device,
-    const dti_VkPipelineInfoKHR *pPipelineInfo, uint32_t *pExecutableCount, void *pProperties);
-typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkGetPipelineExecutableStatisticsKHR)(dti_VkDevice device,
-    const dti_VkPipelineExecutableInfoKHR *pExecutableInfo, uint32_t *pStatisticCount,
-    dti_VkPipelineExecutableStatisticKHR *pStatistics);
-typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkGetQueryPoolResults)(dti_VkDevice device,
-    dti_VkQueryPool queryPool, uint32_t firstQuery, uint32_t queryCount, size_t dataSize,
-    void *pData, dti_VkDeviceSize stride, dti_VkFlags flags);
-typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkMapMemory)(dti_VkDevice device,
-    dti_VkDeviceMemory memory, dti_VkDeviceSize offset, dti_VkDeviceSize size, dti_VkFlags flags,
-    void **ppData);
-typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkQueueSubmit)(dti_VkQueue queue, uint32_t submitCount,
-    const dti_VkSubmitInfo *pSubmits, dti_VkFence fence);
-typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkResetFences)(dti_VkDevice device, uint32_t fenceCount,
-    const dti_VkFence *pFences);
-typedef void (DTI_VKAPI *dti_PFN_vkUpdateDescriptorSets)(dti_VkDevice device,
-    uint32_t descriptorWriteCount, const dti_VkWriteDescriptorSet *pDescriptorWrites,
-    uint32_t descriptorCopyCount, const void *pDescriptorCopies);
-typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkWaitForFences)(dti_VkDevice device, uint32_t fenceCount,
-    const dti_VkFence *pFences, dti_VkBool32 waitAll, uint64_t timeout);
+typedef dti_VkResult(DTI_VKAPI *dti_PFN_vkGetPipelineCacheData)(dti_VkDevice device,
+                                                                dti_VkPipelineCache pipelineCache,
+                                                                size_t *pDataSize, void *pData);
+typedef dti_VkResult(DTI_VKAPI *dti_PFN_vkGetPipelineExecutablePropertiesKHR)(
+    dti_VkDevice device, const dti_VkPipelineInfoKHR *pPipelineInfo, uint32_t *pExecutableCount,
+    void *pProperties);
+typedef dti_VkResult(DTI_VKAPI *dti_PFN_vkGetPipelineExecutableStatisticsKHR)(
+    dti_VkDevice device, const dti_VkPipelineExecutableInfoKHR *pExecutableInfo,
+    uint32_t *pStatisticCount, dti_VkPipelineExecutableStatisticKHR *pStatistics);
+typedef dti_VkResult(DTI_VKAPI *dti_PFN_vkGetQueryPoolResults)(
+    dti_VkDevice device, dti_VkQueryPool queryPool, uint32_t firstQuery, uint32_t queryCount,
+    size_t dataSize, void *pData, dti_VkDeviceSize stride, dti_VkFlags flags);
+typedef dti_VkResult(DTI_VKAPI *dti_PFN_vkMapMemory)(dti_VkDevice device, dti_VkDeviceMemory memory,
+                                                     dti_VkDeviceSize offset, dti_VkDeviceSize size,
+                                                     dti_VkFlags flags, void **ppData);
+typedef dti_VkResult(DTI_VKAPI *dti_PFN_vkQueueSubmit)(dti_VkQueue queue, uint32_t submitCount,
+                                                       const dti_VkSubmitInfo *pSubmits,
+                                                       dti_VkFence fence);
+typedef dti_VkResult(DTI_VKAPI *dti_PFN_vkResetFences)(dti_VkDevice device, uint32_t fenceCount,
+                                                       const dti_VkFence *pFences);
+typedef void(DTI_VKAPI *dti_PFN_vkUpdateDescriptorSets)(
+    dti_VkDevice device, uint32_t descriptorWriteCount,
+    const dti_VkWriteDescriptorSet *pDescriptorWrites, uint32_t descriptorCopyCount,
+    const void *pDescriptorCopies);
+typedef dti_VkResult(DTI_VKAPI *dti_PFN_vkWaitForFences)(dti_VkDevice device, uint32_t fenceCount,
+                                                         const dti_VkFence *pFences,
+                                                         dti_VkBool32 waitAll, uint64_t timeout);
 enum {
     DTI_VK_ACCESS_HOST_READ_BIT = 0x00002000,
     DTI_VK_ACCESS_SHADER_READ_BIT = 0x00000020,
@@ -925,70 +955,70 @@ enum {
 };
 
 /* X(Name): the commands by where their address comes from. */
-#define DTI_VK_GLOBAL_COMMANDS(X) \
-    X(CreateInstance) \
+#define DTI_VK_GLOBAL_COMMANDS(X)                                                                  \
+    X(CreateInstance)                                                                              \
     X(EnumerateInstanceExtensionProperties)
-#define DTI_VK_INSTANCE_COMMANDS(X) \
-    X(CreateDebugUtilsMessengerEXT) \
-    X(CreateDevice) \
-    X(DestroyDebugUtilsMessengerEXT) \
-    X(DestroyInstance) \
-    X(EnumerateDeviceExtensionProperties) \
-    X(EnumeratePhysicalDevices) \
-    X(GetDeviceProcAddr) \
-    X(GetPhysicalDeviceFeatures2) \
-    X(GetPhysicalDeviceMemoryProperties2) \
-    X(GetPhysicalDeviceProperties) \
-    X(GetPhysicalDeviceProperties2) \
+#define DTI_VK_INSTANCE_COMMANDS(X)                                                                \
+    X(CreateDebugUtilsMessengerEXT)                                                                \
+    X(CreateDevice)                                                                                \
+    X(DestroyDebugUtilsMessengerEXT)                                                               \
+    X(DestroyInstance)                                                                             \
+    X(EnumerateDeviceExtensionProperties)                                                          \
+    X(EnumeratePhysicalDevices)                                                                    \
+    X(GetDeviceProcAddr)                                                                           \
+    X(GetPhysicalDeviceFeatures2)                                                                  \
+    X(GetPhysicalDeviceMemoryProperties2)                                                          \
+    X(GetPhysicalDeviceProperties)                                                                 \
+    X(GetPhysicalDeviceProperties2)                                                                \
     X(GetPhysicalDeviceQueueFamilyProperties)
-#define DTI_VK_DEVICE_COMMANDS(X) \
-    X(AllocateCommandBuffers) \
-    X(AllocateDescriptorSets) \
-    X(AllocateMemory) \
-    X(BeginCommandBuffer) \
-    X(BindBufferMemory) \
-    X(CmdBindDescriptorSets) \
-    X(CmdBindPipeline) \
-    X(CmdCopyBuffer) \
-    X(CmdDispatch) \
-    X(CmdFillBuffer) \
-    X(CmdPipelineBarrier) \
-    X(CmdPushConstants) \
-    X(CmdResetQueryPool) \
-    X(CmdWriteTimestamp) \
-    X(CreateBuffer) \
-    X(CreateCommandPool) \
-    X(CreateComputePipelines) \
-    X(CreateDescriptorPool) \
-    X(CreateDescriptorSetLayout) \
-    X(CreateFence) \
-    X(CreatePipelineCache) \
-    X(CreatePipelineLayout) \
-    X(CreateQueryPool) \
-    X(CreateShaderModule) \
-    X(DestroyBuffer) \
-    X(DestroyCommandPool) \
-    X(DestroyDescriptorPool) \
-    X(DestroyDescriptorSetLayout) \
-    X(DestroyDevice) \
-    X(DestroyFence) \
-    X(DestroyPipeline) \
-    X(DestroyPipelineCache) \
-    X(DestroyPipelineLayout) \
-    X(DestroyQueryPool) \
-    X(DestroyShaderModule) \
-    X(EndCommandBuffer) \
-    X(FreeCommandBuffers) \
-    X(FreeMemory) \
-    X(GetBufferMemoryRequirements) \
-    X(GetDeviceQueue) \
-    X(GetFenceStatus) \
-    X(GetPipelineCacheData) \
-    X(GetPipelineExecutablePropertiesKHR) \
-    X(GetPipelineExecutableStatisticsKHR) \
-    X(GetQueryPoolResults) \
-    X(MapMemory) \
-    X(QueueSubmit) \
-    X(ResetFences) \
-    X(UpdateDescriptorSets) \
+#define DTI_VK_DEVICE_COMMANDS(X)                                                                  \
+    X(AllocateCommandBuffers)                                                                      \
+    X(AllocateDescriptorSets)                                                                      \
+    X(AllocateMemory)                                                                              \
+    X(BeginCommandBuffer)                                                                          \
+    X(BindBufferMemory)                                                                            \
+    X(CmdBindDescriptorSets)                                                                       \
+    X(CmdBindPipeline)                                                                             \
+    X(CmdCopyBuffer)                                                                               \
+    X(CmdDispatch)                                                                                 \
+    X(CmdFillBuffer)                                                                               \
+    X(CmdPipelineBarrier)                                                                          \
+    X(CmdPushConstants)                                                                            \
+    X(CmdResetQueryPool)                                                                           \
+    X(CmdWriteTimestamp)                                                                           \
+    X(CreateBuffer)                                                                                \
+    X(CreateCommandPool)                                                                           \
+    X(CreateComputePipelines)                                                                      \
+    X(CreateDescriptorPool)                                                                        \
+    X(CreateDescriptorSetLayout)                                                                   \
+    X(CreateFence)                                                                                 \
+    X(CreatePipelineCache)                                                                         \
+    X(CreatePipelineLayout)                                                                        \
+    X(CreateQueryPool)                                                                             \
+    X(CreateShaderModule)                                                                          \
+    X(DestroyBuffer)                                                                               \
+    X(DestroyCommandPool)                                                                          \
+    X(DestroyDescriptorPool)                                                                       \
+    X(DestroyDescriptorSetLayout)                                                                  \
+    X(DestroyDevice)                                                                               \
+    X(DestroyFence)                                                                                \
+    X(DestroyPipeline)                                                                             \
+    X(DestroyPipelineCache)                                                                        \
+    X(DestroyPipelineLayout)                                                                       \
+    X(DestroyQueryPool)                                                                            \
+    X(DestroyShaderModule)                                                                         \
+    X(EndCommandBuffer)                                                                            \
+    X(FreeCommandBuffers)                                                                          \
+    X(FreeMemory)                                                                                  \
+    X(GetBufferMemoryRequirements)                                                                 \
+    X(GetDeviceQueue)                                                                              \
+    X(GetFenceStatus)                                                                              \
+    X(GetPipelineCacheData)                                                                        \
+    X(GetPipelineExecutablePropertiesKHR)                                                          \
+    X(GetPipelineExecutableStatisticsKHR)                                                          \
+    X(GetQueryPoolResults)                                                                         \
+    X(MapMemory)                                                                                   \
+    X(QueueSubmit)                                                                                 \
+    X(ResetFences)                                                                                 \
+    X(UpdateDescriptorSets)                                                                        \
     X(WaitForFences)

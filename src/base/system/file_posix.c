@@ -180,7 +180,7 @@ static const char *dti_file_follow_all(char to[DTI_FILE_PATH], const struct stat
     if (!file ||
         (stat(to, &found) == 0 && found.st_dev == file->st_dev && found.st_ino == file->st_ino))
         return NULL;
-    return "it is a link to an open file that has no name any more";
+    return "it is a link to an open file that was deleted";
 }
 #endif
 

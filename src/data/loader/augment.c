@@ -349,12 +349,12 @@ static dt_result dti_augment_channels(dti_base *base, dti_augment *a) {
     }
     if (a->channels > DT_AUGMENT_CHANNELS && !(one_mean && one_deviation))
         return dti_fail(base, DT_ERROR_INVALID,
-                        "dt_augment_desc: column %d has %d channels; .mean and .std have values "
-                        "for %d, or one for all",
+                        "dt_augment_desc: column %d has %d channels; .mean and .std take at most "
+                        "%d, or one value for all",
                         d->column, a->channels, DT_AUGMENT_CHANNELS);
     if (d->saturation > 0.0 && a->channels != 3)
         return dti_fail(base, DT_ERROR_INVALID,
-                        "dt_augment_desc.saturation is for 3 channels; column %d has %d", d->column,
+                        "dt_augment_desc.saturation needs 3 channels; column %d has %d", d->column,
                         a->channels);
     return DT_OK;
 }

@@ -223,10 +223,11 @@ static void dti_loader_threads_start(dti_loader *l) {
                                                    dti_loader_main, &l->workers[l->threads]))
         l->threads++;
     if (!l->threads)
-        dti_log(l->base, DT_LOG_WARNING,
-                "the system gave no thread to read batches ahead: each step waits for its own");
+        dti_log(
+            l->base, DT_LOG_WARNING,
+            "the system started no thread to read batches ahead: each step waits for its batch");
     else if (l->threads < wanted)
-        dti_log(l->base, DT_LOG_WARNING, "the system gave %d of %d threads to read batches",
+        dti_log(l->base, DT_LOG_WARNING, "the system started %d of %d threads to read batches",
                 l->threads, wanted);
 }
 
@@ -391,7 +392,8 @@ static dt_result dti_loader_next(dti_loader *l, const dti_batch **out) {
 
 static dt_result dti_loader_seek(dti_loader *l, uint64_t epoch, uint64_t index, uint64_t step) {
     if (index > l->batches)
-        return dti_fail(l->base, DT_ERROR_INVALID, "batch index %llu: an epoch has %llu batches",
+        return dti_fail(l->base, DT_ERROR_INVALID,
+                        "the batch index is %llu; an epoch has %llu batches",
                         (unsigned long long)index, (unsigned long long)l->batches);
     atomic_store(&l->cancel, true);
     if (!l->stream)
@@ -414,12 +416,12 @@ static dt_result dti_loader_check(dti_base *base, const dti_loader_desc *desc) {
     unsigned long long shown = rows;
     const bool stream = desc->data->stream != NULL;
     if (rows == 0)
-        return dti_fail(base, DT_ERROR_INVALID, "the dataset has no rows (dt_dataset.rows is 0)");
+        return dti_fail(base, DT_ERROR_INVALID, "dt_dataset.rows is 0; it must be at least 1");
     if (rows > UINT32_MAX && !stream)
-        return dti_fail(base, DT_ERROR_INVALID, "the dataset has %llu rows: the most is %lu", shown,
-                        (unsigned long)UINT32_MAX);
+        return dti_fail(base, DT_ERROR_INVALID, "dt_dataset.rows is %llu; it must be at most %lu",
+                        shown, (unsigned long)UINT32_MAX);
     if (desc->batch == 0)
-        return dti_fail(base, DT_ERROR_INVALID, ".batch is 0 rows");
+        return dti_fail(base, DT_ERROR_INVALID, ".batch is 0; it must be at least 1");
     if ((unsigned)desc->tail > DT_TAIL_PAD)
         return dti_fail(base, DT_ERROR_INVALID, ".tail is %d, not a dt_tail", (int)desc->tail);
     if (desc->tail == DT_TAIL_DROP && rows < desc->batch) {

@@ -72,8 +72,9 @@ static dt_result dti_rows_read(const dti_rows *r, const dt_sample *s, uint64_t a
             continue;
         const int64_t class = dti_column_class(column, at);
         if (class < 0 || class >= (int64_t)column->elements) {
-            snprintf(s->error, s->error_bytes, "column %d: class %lld of %zu (one_hot)", c,
-                     (long long)class, column->elements);
+            snprintf(s->error, s->error_bytes,
+                     "column %d: class %lld is not in [0, %zu) (.one_hot)", c, (long long)class,
+                     column->elements);
             return DT_ERROR_INVALID;
         }
     }
@@ -159,8 +160,8 @@ static dt_result dti_column_check_one_hot(dti_base *base, const dt_column *colum
         column->offset == 0.0f)
         return DT_OK;
     return dti_fail(base, DT_ERROR_INVALID,
-                    "dataset column %d ('%s'): one_hot is for data of u8 or i32 class numbers and "
-                    "an f32 input [classes], without scale and offset",
+                    "dataset column %d ('%s'): .one_hot needs u8 or i32 class numbers and an f32 "
+                    "input [classes], without .scale and .offset",
                     i, name);
 }
 
@@ -177,13 +178,11 @@ static dt_result dti_column_check_dtype(dti_base *base, const dt_column *column,
             return DT_OK;
         return dti_fail(
             base, DT_ERROR_INVALID,
-            "dataset column %d ('%s'): scale and offset are only for u8 data of an f32 input", i,
-            name);
+            "dataset column %d ('%s'): .scale and .offset need u8 data and an f32 input", i, name);
     }
-    return dti_fail(base, DT_ERROR_INVALID,
-                    "dataset column %d ('%s'): the input is %s, so its data is %s%s (dtype)", i,
-                    name, dti_dtype_name(input), dti_dtype_name(input),
-                    dti_is_half(input) ? "" : " or u8");
+    return dti_fail(
+        base, DT_ERROR_INVALID, "dataset column %d ('%s'): the input is %s, so .dtype must be %s%s",
+        i, name, dti_dtype_name(input), dti_dtype_name(input), dti_is_half(input) ? "" : " or u8");
 }
 
 static dt_result dti_column_check(dti_base *base, const dt_dataset *data, int i) {
@@ -192,7 +191,7 @@ static dt_result dti_column_check(dti_base *base, const dt_dataset *data, int i)
     if (n->op != DTI_OP_INPUT || n->values) {
         return dti_fail(
             base, DT_ERROR_INVALID,
-            "dataset column %d: '%s' is not an input; a column is for a tensor of dt_input", i,
+            "dataset column %d: '%s' is not an input; a column needs a tensor of dt_input", i,
             n->label ? n->label : dti_op_info_of(n->op)->name);
     }
     if (!n->samples)
@@ -203,21 +202,22 @@ static dt_result dti_column_check(dti_base *base, const dt_dataset *data, int i)
     for (int other = 0; other < i; other++) {
         if (data->columns[other].input.graph != column->input.graph)
             return dti_fail(base, DT_ERROR_INVALID,
-                            "dataset columns %d and %d: inputs of different graphs", other, i);
+                            "dataset columns %d and %d have inputs of different graphs", other, i);
         if (data->columns[other].input.id == column->input.id)
             return dti_fail(base, DT_ERROR_INVALID,
-                            "dataset columns %d and %d: both are for the input '%s'", other, i,
+                            "dataset columns %d and %d both have the input '%s'", other, i,
                             n->label);
     }
     if (!column->data && !data->sample)
-        return dti_fail(base, DT_ERROR_INVALID,
-                        "dataset column %d ('%s'): data is NULL and there is no dt_dataset.sample "
-                        "to fill it",
-                        i, n->label);
+        return dti_fail(
+            base, DT_ERROR_INVALID,
+            "dataset column %d ('%s'): .data is NULL, and there is no dt_dataset.sample to fill it",
+            i, n->label);
     if (!dti_fits_f32((double)column->scale) || !dti_fits_f32((double)column->offset))
-        return dti_fail(base, DT_ERROR_INVALID,
-                        "dataset column %d ('%s'): scale %g and offset %g must be finite", i,
-                        n->label, (double)column->scale, (double)column->offset);
+        return dti_fail(
+            base, DT_ERROR_INVALID,
+            "dataset column %d ('%s'): .scale is %g and .offset %g; both must be finite", i,
+            n->label, (double)column->scale, (double)column->offset);
     return dti_column_check_dtype(base, column, i, n->label);
 }
 

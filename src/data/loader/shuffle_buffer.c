@@ -131,12 +131,11 @@ static dt_result dti_shuffle_read_for(dti_stream_buffer *x, uint64_t end) {
     while (!x->ended && atomic_load(&x->read) < end + x->n - 1)
         DTI_TRY(dti_shuffle_read(x));
     const unsigned long long read = atomic_load(&x->read);
-    return end <= read
-               ? DT_OK
-               : dti_shuffle_fail(x, DT_ERROR_IO,
-                                  "ended after %llu samples, and the step takes those "
-                                  "from %llu to %llu",
-                                  read, (unsigned long long)x->next, (unsigned long long)end - 1);
+    return end <= read ? DT_OK
+                       : dti_shuffle_fail(
+                             x, DT_ERROR_IO,
+                             "ended after %llu samples, but the step needs samples %llu to %llu",
+                             read, (unsigned long long)x->next, (unsigned long long)end - 1);
 }
 
 /* ---- positions */
@@ -231,7 +230,7 @@ static dt_result dti_shuffle_check(dti_base *base, const dt_dataset *data, uint3
                                         : NULL;
     if (!d->next)
         return dti_fail(base, DT_ERROR_INVALID,
-                        "dt_dataset.stream has no .next, which gives its samples");
+                        "dt_dataset.stream.next is NULL; it must provide the samples");
     if (other)
         return dti_fail(base, DT_ERROR_INVALID,
                         "dt_dataset.stream cannot be combined with .%s: its samples come in order",
@@ -241,19 +240,19 @@ static dt_result dti_shuffle_check(dti_base *base, const dt_dataset *data, uint3
                         "dt_dataset.stream cannot be combined with .mixup and .cutmix of .augment: "
                         "they read another sample of the set");
     if (d->stall_ms < 0)
-        return dti_fail(base, DT_ERROR_INVALID, "dt_dataset.stream: .stall_ms is %d; 0 or more",
-                        d->stall_ms);
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "dt_dataset.stream.stall_ms is %d; it must be at least 0", d->stall_ms);
     if (d->shuffle > DTI_STREAM_SHUFFLE_MAX ||
         2 * (uint64_t)d->shuffle + (DTI_STREAM_KEPT + 1) * (uint64_t)batch > UINT32_MAX)
         return dti_fail(base, DT_ERROR_INVALID,
-                        "dt_dataset.stream: .shuffle is %u, with batches of %u; at most %u, less "
-                        "for batches of 2^28 or more",
+                        "dt_dataset.stream.shuffle is %u, with batches of %u; it must be at most "
+                        "%u, less for batches of 2^28 or more",
                         d->shuffle, batch, DTI_STREAM_SHUFFLE_MAX);
     for (int c = 0; c < DT_MAX_COLUMNS; c++)
         if (data->columns[c].data)
             return dti_fail(base, DT_ERROR_INVALID,
-                            "dataset column %d has .data, and dt_dataset.stream gives its values; "
-                            "leave one out",
+                            "dataset column %d has .data, but dt_dataset.stream provides its "
+                            "values; leave one out",
                             c);
     return DT_OK;
 }

@@ -19,7 +19,7 @@ static dt_result dti_split_classes(dti_base *base, const uint32_t *labels, uint3
     *classes = 1;
     for (uint32_t i = 0; i < rows; i++) {
         if (labels[i] >= DTI_SPLIT_LABELS_MAX)
-            return dti_fail(base, DT_ERROR_INVALID, "row %u has class %u; classes go from 0 to %u",
+            return dti_fail(base, DT_ERROR_INVALID, "row %u has class %u; it must be from 0 to %u",
                             i, labels[i], DTI_SPLIT_LABELS_MAX - 1);
         *classes = DTI_MAX(*classes, labels[i] + 1);
     }
@@ -37,12 +37,12 @@ static bool dti_split_validates(const dt_data_split_desc *d, uint32_t i) {
 static dt_result dti_split_check(dti_base *base, const dt_data_split_desc *d) {
     const double share = dti_or(d->share, 0.2);
     if (!d->rows)
-        return dti_fail(base, DT_ERROR_INVALID, "dt_data_split: 0 rows");
+        return dti_fail(base, DT_ERROR_INVALID, "dt_data_split: .rows is 0; it must be at least 1");
     if (d->folds ? d->folds < 2 || d->fold < 0 || d->fold >= d->folds
                  : !(share > 0.0 && share < 1.0) || d->fold)
         return dti_fail(base, DT_ERROR_INVALID,
-                        "dt_data_split: fold %d of %d, share %g; give a share between 0 and 1, or "
-                        "2 folds or more",
+                        "dt_data_split: .fold is %d of %d, .share %g; give a .share between 0 and "
+                        "1, or .folds of 2 or more and a .fold below it",
                         d->fold, d->folds, d->share);
     return DT_OK;
 }
@@ -103,7 +103,8 @@ DTI_PUBLIC(dt_balanced_weights,
     DTI_NEED(base, weights);
     uint32_t classes;
     if (!rows)
-        return dti_fail(base, DT_ERROR_INVALID, "dt_balanced_weights: 0 rows");
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "dt_balanced_weights: rows is 0; it must be at least 1");
     DTI_TRY(dti_split_classes(base, labels, rows, &classes));
     uint32_t *counts = dti_alloc_array(base, classes, sizeof *counts);
     DTI_HAVE(counts);

@@ -2,9 +2,11 @@
 
 static dt_result dti_csv_check_desc(dti_base *base, const dt_csv_desc *desc) {
     if (desc->delimiter == '"' || desc->delimiter == '\n' || desc->delimiter == '\r')
-        return dti_fail(base, DT_ERROR_INVALID, "dt_csv_open: .delimiter is a quote or ends lines");
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "dt_csv_open: .delimiter must not be a quote or the end of a line");
     if (desc->max_categories < 0)
-        return dti_fail(base, DT_ERROR_INVALID, "dt_csv_open: .max_categories is %d; 0 or more",
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "dt_csv_open: .max_categories is %d; it must be at least 0",
                         desc->max_categories);
     int rules = 0;
     for (; rules < DT_MAX_CSV_RULES && desc->rules[rules].columns; rules++) {
@@ -91,7 +93,8 @@ static dti_hint dti_csv_hint(const dt_csv *csv, int index) {
 DTI_PUBLIC_OUT(dt_csv_get_column, (const dt_csv *csv, int index, dt_csv_column *out), csv,
                DTI_OF(dt_csv), (csv, index, out)) {
     if (index < 0 || (uint32_t)index >= csv->count)
-        return dti_fail(csv->base, DT_ERROR_INVALID, "%s: column %d of %u%s", csv->path, index,
+        return dti_fail(csv->base, DT_ERROR_INVALID,
+                        "%s: the column index is %d; the file has %u columns%s", csv->path, index,
                         csv->count, dti_csv_hint(csv, index).text);
     const dti_csv_column *c = &csv->columns[index];
     const bool numbers = c->kind == DT_CSV_NUMBER, texts = c->kind == DT_CSV_CATEGORY;
@@ -191,11 +194,13 @@ static dt_result dti_csv_store(dt_csv *csv, const int *columns, int count, dt_dt
 static dt_result dti_csv_check_read(dt_csv *csv, const int *columns, int count, uint64_t first,
                                     uint64_t rows, dt_dtype dtype) {
     if (count < 1 || (dtype != DT_F32 && dtype != DT_I32))
-        return dti_fail(&csv->reading, DT_ERROR_INVALID,
-                        "dt_csv_read: %d columns; 1 or more, of DT_F32 or DT_I32", count);
+        return dti_fail(
+            &csv->reading, DT_ERROR_INVALID,
+            "dt_csv_read: count is %d; it must be at least 1, and dtype DT_F32 or DT_I32", count);
     if (first > csv->rows || rows > csv->rows - first)
-        return dti_fail(&csv->reading, DT_ERROR_INVALID, "%s: %llu rows from %llu on; it has %llu",
-                        csv->path, (unsigned long long)rows, (unsigned long long)first,
+        return dti_fail(&csv->reading, DT_ERROR_INVALID,
+                        "%s: %llu rows from row %llu on; the file has %llu", csv->path,
+                        (unsigned long long)rows, (unsigned long long)first,
                         (unsigned long long)csv->rows);
     for (int i = 0; i < count; i++) {
         if (columns[i] < 0 || (uint32_t)columns[i] >= csv->count ||

@@ -161,7 +161,7 @@ static bool dti_csv_value_fits(const dti_csv_column *column, const char *text, b
         if (dti_csv_stands_for_missing(column, known))
             return true;
         snprintf(why, size, "the value of '%s' is missing%s%s%s; %s", dti_show(column->name).text,
-                 *text ? " ('" : "", text, *text ? "' counts so)" : "",
+                 *text ? " ('" : "", text, *text ? "' counts as missing)" : "",
                  known ? ".skip_bad leaves the row out" : "set .missing of a rule, or .skip_bad");
         return false;
     }
@@ -198,7 +198,7 @@ static void dti_csv_explain_count(const dt_csv *csv, char *why, size_t size) {
         semicolon = semicolon || strchr(dti_csv_field(c, i), ';');
         tab = tab || strchr(dti_csv_field(c, i), '\t');
     }
-    snprintf(why, size, "%zu values, where there are %u columns%s%s%s", c->count, csv->count,
+    snprintf(why, size, "%zu values for %u columns%s%s%s", c->count, csv->count,
              semicolon || tab ? "; the row has " : "",
              semicolon ? "';'"
              : tab     ? "'\\t'"
@@ -324,7 +324,7 @@ static dt_result dti_csv_guess(dt_csv *csv, dti_csv_column *c) {
                 "%s:%llu: '%s' is not a number, so '%s' has categories; %llu of its %llu values "
                 "are numbers. A rule with .kind %sDT_CSV_CATEGORY %s",
                 csv->path, line, cell, c->name, numbers, all, numbers ? "DT_CSV_NUMBER or " : "",
-                numbers ? "overrides this" : "says so, and this is not logged");
+                numbers ? "overrides this" : "confirms this, and nothing is logged");
     return DT_OK;
 }
 

@@ -37,7 +37,7 @@ static void dti_csv_check_mark(dti_csv_cursor *c) {
     if (c->filled >= 3 && at[0] == 0xEF && at[1] == 0xBB && at[2] == 0xBF)
         c->at = 3;
     if (c->filled >= 2 && ((at[0] == 0xFF && at[1] == 0xFE) || (at[0] == 0xFE && at[1] == 0xFF)))
-        dti_csv_wrong(c, 1, "this is UTF-16; convert it, as by iconv -f UTF-16 -t UTF-8");
+        dti_csv_wrong(c, 1, "this is UTF-16; convert it, e.g. by iconv -f UTF-16 -t UTF-8");
     if (c->filled >= 2 && at[0] == 0x1F && at[1] == 0x8B)
         dti_csv_wrong(c, 1, "a gzip file; unpack it with gzip -d");
 }
@@ -89,7 +89,8 @@ static uint64_t dti_csv_cursor_place(const dti_csv_cursor *c) {
 
 static dt_result dti_csv_field_begin(dti_csv_cursor *c) {
     if (c->count >= DTI_CSV_COLUMNS_MAX || (c->settled && c->count >= c->capacity))
-        return dti_csv_wrong(c, c->row_line, "more than 65536 values, or than there were");
+        return dti_csv_wrong(c, c->row_line,
+                             "more than 65536 values, or than when the file was opened");
     DTI_HAVE(DTI_RESERVE(c->base, c->fields, c->capacity, c->count + 1));
     c->fields[c->count++] = c->row.size;
     return DT_OK;
@@ -150,9 +151,9 @@ static void dti_csv_value(dti_csv_cursor *c) {
         dti_csv_put(c, byte);
     if (!c->result && c->row.size > begin &&
         !dti_utf8_valid(c->row.data + begin, c->row.size - begin))
-        dti_csv_wrong(c, c->row_line, "this is not UTF-8; convert it, as by iconv");
+        dti_csv_wrong(c, c->row_line, "this is not UTF-8; convert it, e.g. by iconv");
     if (!c->result)
-        dti_csv_add(c, 0, "a longer row than there were");
+        dti_csv_add(c, 0, "the row is longer than when the file was opened");
 }
 
 /* A line's end, LF, CRLF or CR alone. */

@@ -83,7 +83,8 @@ static void dti_folder_remember(dt_folder *f, uint64_t row, const uint8_t *pixel
 static dt_result dti_folder_picture(void *user, const dt_sample *s, void *const *values) {
     dt_folder *f = user;
     if (s->row >= f->rows) {
-        snprintf(s->error, s->error_bytes, "row %llu of a folder with %zu pictures (.indices?)",
+        snprintf(s->error, s->error_bytes,
+                 "row %llu is out of range: the folder has %zu pictures (see .indices)",
                  (unsigned long long)s->row, f->rows);
         return DT_ERROR_INVALID;
     }
@@ -128,8 +129,8 @@ static dt_result dti_folder_label(dt_folder *f, dt_tensor label, dt_dataset *set
         set->sample = dti_folder_one_hot;
     } else {
         return dti_fail(f->base, DT_ERROR_INVALID,
-                        "dt_folder_dataset: the label is %s %s; for %zu classes it is an i32 input "
-                        "[], or f32 [%zu]",
+                        "dt_folder_dataset: the label is %s %s; for %zu classes it must be an i32 "
+                        "input [], or f32 [%zu]",
                         dti_dtype_name(dtype), dti_shape_print(shape, true).text, f->class_count,
                         f->class_count);
     }
@@ -150,8 +151,8 @@ DTI_PUBLIC_OUT(dt_folder_dataset,
                       shape.dim[2] == f->width;
     if (!fits)
         return dti_fail(f->base, DT_ERROR_INVALID,
-                        "dt_folder_dataset: the picture is %s %s; this folder's are f32 [%d, %d, "
-                        "%d] (channels, height, width; dt_folder_get_info)",
+                        "dt_folder_dataset: the picture is %s %s; for this folder it must be f32 "
+                        "[%d, %d, %d] (channels, height, width; dt_folder_get_info)",
                         dti_dtype_name(dti_tensor_dtype(picture)),
                         dti_shape_print(shape, true).text, f->channels, f->height, f->width);
     dt_dataset set = {.rows = f->rows, .sample = dti_folder_picture, .user = folder};
@@ -169,8 +170,8 @@ static dt_result dti_folder_check(dti_base *base, const dt_folder_desc *d) {
     if ((unsigned)d->sizes > DT_FOLDER_SKIP || d->threads < 0 ||
         d->threads > DTI_LOADER_THREADS_MAX)
         return dti_fail(base, DT_ERROR_INVALID,
-                        "dt_folder_open: sizes %d (0 to %d), %d threads (0 to %d)", (int)d->sizes,
-                        DT_FOLDER_SKIP, d->threads, DTI_LOADER_THREADS_MAX);
+                        "dt_folder_open: .sizes is %d (allowed: 0 to %d), .threads %d (0 to %d)",
+                        (int)d->sizes, DT_FOLDER_SKIP, d->threads, DTI_LOADER_THREADS_MAX);
     return DT_OK;
 }
 

@@ -108,11 +108,11 @@ static dt_result dti_folder_add(dt_folder *f, const char *path, uint32_t class) 
         f->skipped++;
         return f->desc.sizes == DT_FOLDER_SKIP
                    ? DT_OK
-                   : dti_fail(f->base, DT_ERROR_FORMAT,
-                              "%s: it has %u x %u pixels, where %d x %d are wanted (by "
-                              "dt_folder_desc, or as the first picture has them); .sizes says to "
-                              "resize, crop or skip such pictures",
-                              path, p.width, p.height, f->width, f->height);
+                   : dti_fail(
+                         f->base, DT_ERROR_FORMAT,
+                         "%s: it has %u x %u pixels; it must have %d x %d, as dt_folder_desc or "
+                         "the first picture has; set .sizes to resize, crop or skip such pictures",
+                         path, p.width, p.height, f->width, f->height);
     }
     f->file_max = DTI_MAX(f->file_max, size);
     f->pixels_max = DTI_MAX(f->pixels_max, (size_t)p.width * p.height);
@@ -148,8 +148,8 @@ static dt_result dti_folder_class_of(dt_folder *f, const dt_folder *like, const 
     }
     if (like)
         return dti_fail(f->base, DT_ERROR_FORMAT,
-                        "%s/%s: the folder that this one is like (%s) has no such class", f->path,
-                        name, like->path);
+                        "%s/%s: the folder of .like, %s, has no such class", f->path, name,
+                        like->path);
     DTI_HAVE(DTI_RESERVE(f->base, f->classes, f->class_capacity, f->class_count + 1));
     DTI_HAVE(f->classes[f->class_count] = dti_alloc_text(f->base, name));
     *class = (uint32_t)f->class_count++;
@@ -189,7 +189,8 @@ static dt_result dti_folder_scan(dt_folder *f, const dt_folder_desc *desc) {
     }
     DTI_FREE(f->base, list.text.data, list.paths);
     if (!result && !f->rows)
-        result = dti_fail(f->base, DT_ERROR_FORMAT,
-                          "%s: there are no classes: folders with pictures in them", f->path);
+        result =
+            dti_fail(f->base, DT_ERROR_FORMAT,
+                     "%s: no classes found; each class must be a folder with pictures", f->path);
     return result;
 }

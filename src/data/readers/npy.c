@@ -190,14 +190,14 @@ static dt_result dti_npy_too_large(const dti_npy *n, uint64_t at, uint64_t bits)
     memcpy(&wide, &bits, sizeof wide);
     if (n->kind == 'f')
         return dti_fail(n->base, DT_ERROR_FORMAT,
-                        "%s: number %llu of it, %g, does not fit into float32, whose largest is "
-                        "3.4e38; scale the values, and save them as float32",
+                        "%s: value %llu, %g, does not fit into float32, whose largest is 3.4e38; "
+                        "scale the values, and save them as float32",
                         n->path, (unsigned long long)at, wide);
-    return dti_fail(n->base, DT_ERROR_FORMAT,
-                    "%s: integer number %llu of it does not fit into 32 bits: %s%llu; save smaller "
-                    "numbers, or floats",
-                    n->path, (unsigned long long)at, minus ? "-" : "",
-                    (unsigned long long)(minus ? (~bits & (sign - 1)) + 1 : bits));
+    return dti_fail(
+        n->base, DT_ERROR_FORMAT,
+        "%s: value %llu does not fit into 32 bits: %s%llu; save smaller integers, or floats",
+        n->path, (unsigned long long)at, minus ? "-" : "",
+        (unsigned long long)(minus ? (~bits & (sign - 1)) + 1 : bits));
 }
 
 static dt_result dti_npy_convert(const dti_npy *n, const unsigned char *from, dt_array *out) {

@@ -71,7 +71,7 @@ static dt_result dti_zip_directory(const dti_file_bytes *z, size_t *at, uint64_t
         if (place == DTI_ZIP_WIDE || *count == 0xFFFF)
             dti_zip_directory_wide(z, i, &place, count);
         *at = (size_t)DTI_MIN(place, (uint64_t)i);
-        return place <= i ? DT_OK : dti_zip_wrong(z, "its directory is not where it says");
+        return place <= i ? DT_OK : dti_zip_wrong(z, "its directory is not at its offset");
     }
     return dti_zip_wrong(z, "there is no directory at its end; is it truncated?");
 }
@@ -99,7 +99,7 @@ static dt_result dti_zip_next(const dti_file_bytes *z, size_t *at, dti_zip_entry
 static dt_result dti_zip_bytes(const dti_file_bytes *z, const dti_zip_entry *e,
                                const unsigned char **bytes) {
     if (e->at > z->size || z->size - e->at < DTI_ZIP_LOCAL || memcmp(z->data + e->at, "PK\3\4", 4))
-        return dti_zip_wrong(z, "an entry is not where its directory says");
+        return dti_zip_wrong(z, "an entry is not at its offset");
     const unsigned char *local = z->data + e->at;
     const size_t before = DTI_ZIP_LOCAL + dti_get16(local + 26) + dti_get16(local + 28);
     if (z->size - e->at < before || z->size - e->at - before < e->packed)
@@ -147,7 +147,7 @@ static dt_result dti_zip_take_deflated(const dti_file_bytes *z, const dti_zip_en
                                        const unsigned char *bytes, dt_array *out) {
 #ifdef DT_WITH_ZLIB
     if (e->size > 1032 * (e->packed + 1)) /* deflate gives no more */
-        return dti_zip_wrong(z, "a deflated entry says that it is larger than it can be");
+        return dti_zip_wrong(z, "a deflated entry has an impossible size");
     if (e->packed >= UINT_MAX || e->size >= UINT_MAX)
         return dti_fail(z->base, DT_ERROR_UNSUPPORTED,
                         "%s: deflated arrays of 4 GiB and more are not read", z->path);
@@ -171,7 +171,7 @@ static dt_result dti_zip_take(const dti_file_bytes *z, const dti_zip_entry *e, d
     if (e->method == 8)
         return dti_zip_take_deflated(z, e, bytes, out);
     if (e->method || e->packed != e->size)
-        return dti_zip_wrong(z, "an entry is packed in a way that NumPy does not use");
+        return dti_zip_wrong(z, "an entry has a compression method that NumPy does not use");
     return dti_zip_checked(z, e, bytes, out);
 }
 
@@ -184,7 +184,8 @@ static bool dti_zip_is(const dti_zip_entry *e, const char *name) {
 
 static dt_result dti_zip_no_such(const dti_file_bytes *z, const char *name, const dti_text *names) {
     return dti_fail(z->base, DT_ERROR_INVALID, "%s: %s%s%s; it has: %.600s", z->path,
-                    name ? "no array is named '" : "not one array, and no name to choose by",
+                    name ? "no array is named '"
+                         : "it does not have one array; give the name of one",
                     name ? name : "", name ? "'" : "", names->size ? names->data : "none");
 }
 

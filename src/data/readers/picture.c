@@ -27,10 +27,10 @@ static dt_result dti_picture_check(const dti_reader *r, const dti_picture *p) {
                               ? DTI_PICTURE_PNG_MOST * 8u /* pixels of one bit */
                               : DTI_PICTURE_JPEG_MOST;
     if (!p->width || !p->height || p->width > INT32_MAX || p->height > INT32_MAX)
-        return dti_picture_no(r, "its width or height is 0 or no size of a picture");
+        return dti_picture_no(r, "its width or height is 0 or too large");
     if (pixels > DTI_PICTURE_PIXELS_MAX)
         return dti_fail(r->base, DT_ERROR_UNSUPPORTED,
-                        "%s: %u x %u pixels; the most is 2^28 of them", r->path, p->width,
+                        "%s: %u x %u pixels; at most 2^28 are supported", r->path, p->width,
                         p->height);
     if (pixels / most > r->size)
         return dti_fail(r->base, DT_ERROR_FORMAT,
@@ -208,12 +208,12 @@ static dt_result dti_picture_asked(dti_base *base, const char *who, int width, i
     if (width < 0 || height < 0 || !width != !height || width > 65536 || height > 65536 ||
         channels < 0 || channels > 4)
         return dti_fail(base, DT_ERROR_INVALID,
-                        "%s: %d x %d pixels of %d channels; give width and height, up to 65536, or "
-                        "neither, and 1 to 4 channels, or 0",
+                        "%s: .width is %d, .height %d, .channels %d; give .width and .height from "
+                        "1 to 65536, or 0 for both, and .channels from 0 to 4",
                         who, width, height, channels);
     if ((uint64_t)width * (uint64_t)height > DTI_PICTURE_PIXELS_MAX)
-        return dti_fail(base, DT_ERROR_INVALID, "%s: %d x %d pixels; at most 2^28", who, width,
-                        height);
+        return dti_fail(base, DT_ERROR_INVALID, "%s: %d x %d pixels; at most 2^28 are supported",
+                        who, width, height);
     return DT_OK;
 }
 
@@ -221,8 +221,8 @@ static dt_result dti_picture_asked(dti_base *base, const char *who, int width, i
 
 static dt_result dti_image_check(dti_base *base, const dt_image_desc *d) {
     if (d->dtype != DT_F32 && d->dtype != DT_U8)
-        return dti_fail(base, DT_ERROR_INVALID, "dt_image_load: type %d; DT_F32 or DT_U8",
-                        (int)d->dtype);
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "dt_image_load: .dtype is %d; it must be DT_F32 or DT_U8", (int)d->dtype);
     return dti_picture_asked(base, "dt_image_load", d->width, d->height, d->channels);
 }
 

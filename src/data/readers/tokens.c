@@ -27,8 +27,8 @@ static dt_result dti_tokens_read(dt_tokens *t, uint64_t row, bool more, int32_t 
         const uint32_t token = t->each == 2 ? dti_get16(b) : dti_get32(b);
         if (token >= (t->desc.vocabulary ? t->desc.vocabulary : (uint32_t)INT32_MAX))
             return dti_fail(&t->reading, DT_ERROR_FORMAT,
-                            "%s: byte %llu: token %u; the vocabulary has %u (is it a file of %d "
-                            "bits?)",
+                            "%s: byte %llu: the token is %u, but the vocabulary has %u (are its "
+                            "tokens of %d bits?)",
                             t->path, (unsigned long long)(at + (uint64_t)i * t->each), token,
                             t->desc.vocabulary ? t->desc.vocabulary : (uint32_t)INT32_MAX,
                             t->desc.bits == 16 ? 32 : 16);
@@ -43,7 +43,8 @@ static dt_result dti_tokens_read(dt_tokens *t, uint64_t row, bool more, int32_t 
 static dt_result dti_tokens_locked(dt_tokens *t, const dt_sample *s, int32_t *ids,
                                    int32_t *targets) {
     if (s->row >= t->rows) {
-        snprintf(s->error, s->error_bytes, "row %llu of a file with %llu samples (.indices?)",
+        snprintf(s->error, s->error_bytes,
+                 "row %llu is out of range: the file has %llu samples (see .indices)",
                  (unsigned long long)s->row, (unsigned long long)t->rows);
         return DT_ERROR_INVALID;
     }
@@ -75,7 +76,7 @@ DTI_PUBLIC_OUT(dt_tokens_dataset,
     const bool pairs = !dti_is_nil(targets);
     if (!dti_tokens_fits(tokens, ids) || (pairs && !dti_tokens_fits(tokens, targets)))
         return dti_fail(tokens->base, DT_ERROR_INVALID,
-                        "dt_tokens_dataset: ids and targets are i32 inputs [%d]",
+                        "dt_tokens_dataset: ids and targets must be i32 inputs [%d]",
                         tokens->desc.window);
     if (tokens->rows > UINT32_MAX)
         return dti_fail(tokens->base, DT_ERROR_UNSUPPORTED,
@@ -96,11 +97,10 @@ static dt_result dti_tokens_check(dti_base *base, dt_tokens_desc *d) {
     d->stride = d->stride ? d->stride : d->window;
     if ((d->bits != 16 && d->bits != 32) || d->window < 1 || d->window > 1 << 24 || d->stride < 1 ||
         d->threads < 0 || d->threads > DTI_LOADER_THREADS_MAX)
-        return dti_fail(
-            base, DT_ERROR_INVALID,
-            "dt_tokens_open: %d bits (16 or 32), window %d (1 to 2^24), stride %d (1 or "
-            "more), %d threads (0 to %d)",
-            d->bits, d->window, d->stride, d->threads, DTI_LOADER_THREADS_MAX);
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "dt_tokens_open: .bits is %d (allowed: 16 or 32), .window %d (1 to 2^24), "
+                        ".stride %d (1 or more), .threads %d (0 to %d)",
+                        d->bits, d->window, d->stride, d->threads, DTI_LOADER_THREADS_MAX);
     return DT_OK;
 }
 
@@ -110,14 +110,14 @@ static dt_result dti_tokens_count(dt_tokens *t) {
     if (d->skip_bytes > size || (size - d->skip_bytes) % t->each)
         return dti_fail(t->base, DT_ERROR_FORMAT,
                         "%s: %llu bytes after a header of %llu are not a whole number of tokens of "
-                        "%d bits; was it cut?",
+                        "%d bits; is it truncated?",
                         t->path, (unsigned long long)size, (unsigned long long)d->skip_bytes,
                         d->bits);
     t->count = (size - d->skip_bytes) / t->each;
     if (t->count <= (uint64_t)d->window)
         return dti_fail(t->base, DT_ERROR_FORMAT,
-                        "%s: %llu tokens; a window of %d and the next token need %d", t->path,
-                        (unsigned long long)t->count, d->window, d->window + 1);
+                        "%s: it has %llu tokens; a window of %d and the next token need %d",
+                        t->path, (unsigned long long)t->count, d->window, d->window + 1);
     t->rows = (t->count - (uint64_t)d->window - 1) / (uint64_t)d->stride + 1;
     return DT_OK;
 }

@@ -46,15 +46,16 @@ static uint64_t dti_replay_find(const dt_replay *r, double at) {
 
 static dt_result dti_replay_check(dti_base *base, const dt_replay_desc *d) {
     if (!d->capacity || d->capacity > DTI_REPLAY_MOST || !d->item_bytes)
-        return dti_fail(base, DT_ERROR_INVALID,
-                        "dt_replay_create: %llu items of %zu bytes; 1 to 2^31 items of 1 byte or "
-                        "more",
-                        (unsigned long long)d->capacity, d->item_bytes);
+        return dti_fail(
+            base, DT_ERROR_INVALID,
+            "dt_replay_create: .capacity is %llu (allowed: 1 to 2^31), .item_bytes %zu (1 or more)",
+            (unsigned long long)d->capacity, d->item_bytes);
     const double epsilon = d->epsilon == 0.0 ? DTI_REPLAY_EPSILON : d->epsilon;
     if (!(d->alpha >= 0.0 && d->alpha <= 4.0) || !(epsilon >= 1e-30 && epsilon <= 1e30))
-        return dti_fail(base, DT_ERROR_INVALID,
-                        "dt_replay_create: alpha %g (0 to 4), epsilon %g (0, or 1e-30 to 1e30)",
-                        d->alpha, d->epsilon);
+        return dti_fail(
+            base, DT_ERROR_INVALID,
+            "dt_replay_create: .alpha is %g (allowed: 0 to 4), .epsilon %g (0, or 1e-30 to 1e30)",
+            d->alpha, d->epsilon);
     return DT_OK;
 }
 
@@ -117,11 +118,11 @@ DTI_PUBLIC(dt_replay_sample,
     DTI_NEED(r->base, indices);
     if (count < 1 || !(beta >= 0.0 && beta <= 4.0))
         return dti_fail(r->base, DT_ERROR_INVALID,
-                        "dt_replay_sample: %d items, beta %g; 1 item or more, beta from 0 to 4",
+                        "dt_replay_sample: count is %d (allowed: 1 or more), beta %g (0 to 4)",
                         count, beta);
     if (!r->count)
         return dti_fail(r->base, DT_ERROR_INVALID,
-                        "dt_replay_sample: the buffer is empty; dt_replay_add items first");
+                        "dt_replay_sample: the buffer is empty; call dt_replay_add first");
     for (int i = 0; i < count; i++) {
         const double u = dti_uniform01(r->desc.seed, r->drawn++, DTI_REPLAY_STREAM);
         const uint64_t even = (uint64_t)(u * (double)r->count);
@@ -142,13 +143,14 @@ DTI_PUBLIC(dt_replay_update,
     DTI_NEED(r->base, indices);
     DTI_NEED(r->base, errors);
     if (!r->tree || count < 1)
-        return dti_fail(r->base, DT_ERROR_INVALID, "dt_replay_update: %d priorities%s", count,
-                        r->tree ? "" : " of a buffer that is drawn from uniformly (.alpha is 0)");
+        return dti_fail(r->base, DT_ERROR_INVALID, "dt_replay_update: count is %d%s", count,
+                        r->tree ? "; it must be at least 1"
+                                : ", but a buffer with .alpha = 0 has no priorities");
     for (int i = 0; i < count; i++) {
         if (indices[i] >= r->count || !dti_fits_f32((double)errors[i]))
             return dti_fail(r->base, DT_ERROR_INVALID,
-                            "dt_replay_update: error %d is %g for index %llu of %llu; a finite "
-                            "error, and an index below that",
+                            "dt_replay_update: errors[%d] is %g for index %llu of %llu items; it "
+                            "must be finite, and the index below the number of items",
                             i, (double)errors[i], (unsigned long long)indices[i],
                             (unsigned long long)r->count);
     }

@@ -54,12 +54,12 @@ static dt_result dti_replay_alike(const dt_replay *r, const dti_reader *f,
                                   const dti_replay_head *head) {
     if (head->magic != DTI_REPLAY_FILE)
         return dti_fail(f->base, DT_ERROR_FORMAT,
-                        "%s: not by dt_replay_save, or by a machine with another order of bytes",
+                        "%s: not a file of dt_replay_save, or of a machine with another byte order",
                         f->path);
     if (head->capacity != r->desc.capacity || head->item_bytes != r->desc.item_bytes ||
         !(head->alpha == r->desc.alpha))
         return dti_fail(f->base, DT_ERROR_INVALID,
-                        "%s: of a buffer for %llu items of %llu bytes, alpha %g; this one is for "
+                        "%s: its buffer is for %llu items of %llu bytes, alpha %g; this one for "
                         "%llu of %zu, alpha %g",
                         f->path, (unsigned long long)head->capacity,
                         (unsigned long long)head->item_bytes, head->alpha,

@@ -73,8 +73,8 @@ static dt_tensor dti_append_in(dt_graph *graph, const dti_op_info *info, dti_op 
         b.out.dtype = DT_F32; /* sums over samples: parameters' gradients */
     if (!dti_shape_valid(b.out.shape)) {
         dti_build_fail(&b,
-                       "the result %s is too large or not a shape: at most %d dimensions, none "
-                       "negative, below 2^31 elements",
+                       "the result %s is not a valid shape: at most %d dimensions, none negative, "
+                       "below 2^31 elements",
                        dti_shape_print(b.out.shape, b.out.samples).text, DT_MAX_DIMS);
         return dti_nil(graph);
     }
@@ -126,7 +126,7 @@ static dt_tensor dti_compose(const char *name, dti_make_fn *make, uint32_t neede
 static bool dti_build_f32(dti_build *b) {
     for (uint32_t i = 0; i < b->count; i++) {
         if (dti_node_of(b->inputs[i])->dtype != DT_F32) {
-            return dti_build_fail(b, "input %u is %s, and f32 is needed: dt_cast it", i + 1,
+            return dti_build_fail(b, "input %u is %s; it must be f32: dt_cast it", i + 1,
                                   dti_dtype_name(dti_node_of(b->inputs[i])->dtype));
         }
     }
@@ -144,7 +144,7 @@ static bool dti_build_real(dti_build *b) {
         if (float32 && dtype == DT_F32)
             continue;
         if (dti_is_whole(dtype) || float32)
-            return dti_build_fail(b, "input %u is %s, and f32 is needed: dt_cast it", i + 1,
+            return dti_build_fail(b, "input %u is %s; it must be f32: dt_cast it", i + 1,
                                   dti_dtype_name(dtype));
         if (dtype != first)
             return dti_build_fail(b, "input 1 is %s and input %u is %s: dt_cast one of them",
@@ -173,7 +173,7 @@ static bool dti_build_low(dti_build *b) {
         const dt_dtype dtype = dti_node_of(b->inputs[i])->dtype;
         const bool one = low >> i & 1;
         if (dti_is_whole(dtype) || (!one && dtype != DT_F32))
-            return dti_build_fail(b, "input %u is %s, and f32 is needed: dt_cast it", i + 1,
+            return dti_build_fail(b, "input %u is %s; it must be f32: dt_cast it", i + 1,
                                   dti_dtype_name(dtype));
         if (one && dtype != first)
             return dti_build_fail(b, "input 1 is %s and input %u is %s: dt_cast one of them",

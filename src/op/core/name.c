@@ -66,10 +66,10 @@ static dti_name dti_axis_text(int64_t axis, int rank) {
     dti_name text;
     if (rank == 0)
         snprintf(text.text, sizeof text.text,
-                 "there is no axis %lld: the only axis is the samples'", (long long)axis);
+                 "there is no axis %lld: the only axis is the sample axis", (long long)axis);
     else
         snprintf(text.text, sizeof text.text,
-                 "there is no axis %lld: 0 to %d, or -%d to -1; the samples' (B) is not counted",
+                 "there is no axis %lld: 0 to %d, or -%d to -1; the sample axis (B) is not counted",
                  (long long)axis, rank - 1, rank);
     return text;
 }

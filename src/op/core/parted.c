@@ -26,9 +26,9 @@ DTI_PUBLIC_GET(dt_tensor, dt_tensor_parallel, (dt_tensor w, int axis), w.graph, 
     const dti_node *n = dti_node_of(w);
     const int at = axis < 0 ? axis + n->shape.rank : axis;
     if (n->op != DTI_OP_PARAM || n->buffer || at < 0 || at >= n->shape.rank)
-        return dti_graph_fail(w.graph,
-                              "dt_tensor_parallel: axis %d of %s; give an axis of a parameter",
-                              axis, dti_tensor_print(w).text);
+        return dti_graph_fail(
+            w.graph, "dt_tensor_parallel: axis is %d of %s; it must be an axis of a parameter",
+            axis, dti_tensor_print(w).text);
     dti_param_part(w, at, 1, n->shape.dim[at], 0);
     w.graph->changes++;
     return w;

@@ -40,7 +40,8 @@ static bool dti_attention_fits(dti_build *b) {
         return dti_build_fail(b, "the %lld heads of q are not a multiple of the %lld of k",
                               (long long)q.dim[0], (long long)k.dim[0]);
     if (q.dim[0] > UINT16_MAX)
-        return dti_build_fail(b, "q has %lld heads; at most %d", (long long)q.dim[0], UINT16_MAX);
+        return dti_build_fail(b, "q has %lld heads; it must have at most %d", (long long)q.dim[0],
+                              UINT16_MAX);
     if (q.dim[2] < 1 || q.dim[2] > DTI_ATTENTION_WIDEST || v.dim[2] < 1 ||
         v.dim[2] > DTI_ATTENTION_WIDEST)
         return dti_build_fail(b, "the last dimensions must be in [1, %d]", DTI_ATTENTION_WIDEST);
@@ -65,7 +66,7 @@ static bool dti_attention_shape(dti_build *b) {
     const dt_shape q = b->in[0]->shape, v = dti_node_of(b->inputs[2])->shape;
     const double weights = (double)q.dim[0] * (double)q.dim[1] * (double)v.dim[1];
     if (b->out.attr.f[1] > 0.0f && weights > INT32_MAX)
-        return dti_build_fail(b, "dropout of 2^31 weights and more in a sample");
+        return dti_build_fail(b, "dropout needs fewer than 2^31 attention weights in a sample");
     b->out.shape = (dt_shape){2, {q.dim[1], q.dim[0] * (v.dim[2] + 2)}};
     b->out.dtype = DT_F32; /* largest scores and logarithms need it */
     return true;

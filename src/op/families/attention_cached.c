@@ -6,10 +6,10 @@
 static bool dti_cached_fits(dt_graph *g, const dt_attention_desc *d, const dt_cache_desc *c) {
     if (!d->causal || d->alibi || d->mask.graph || d->lengths.graph)
         dti_graph_fail(
-            g, "attention_cached: .causal must be set, and .alibi, .mask and .lengths cannot");
+            g, "attention_cached: .causal must be set, and .alibi, .mask and .lengths must not");
     else if (c->positions < 1 || c->positions > 1 << 24 || c->samples < 0)
         dti_graph_fail(
-            g, "attention_cached: .positions is %lld, .samples %d; from 1 to 2^24, and from 0",
+            g, "attention_cached: .positions is %lld (allowed: 1 to 2^24), .samples %d (0 or more)",
             (long long)c->positions, c->samples);
     else if (c->position.graph && dti_is_nil(c->position))
         dti_nil_of(c->position, "attention_cached's .position");
@@ -86,8 +86,8 @@ DT_API dt_tensor dt_attention_cached(dt_tensor q, dt_tensor k, dt_tensor v,
         dti_tensor_shape(q).dim[1] != s.dim[1] || s.dim[1] > c.positions || all > INT32_MAX) {
         return dti_graph_fail(
             g,
-            "attention_cached: q %s, k %s and v %s for %lld positions of %llu samples: queries and "
-            "keys must have the same positions, fit the cache, and it has below 2^31 elements",
+            "attention_cached: q %s, k %s and v %s for %lld positions of %llu samples: q and k "
+            "must have the same positions and fit the cache, which must have below 2^31 elements",
             dti_tensor_print(q).text, dti_tensor_print(k).text, dti_tensor_print(v).text,
             (long long)c.positions, (unsigned long long)samples);
     }

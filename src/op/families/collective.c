@@ -97,7 +97,7 @@ static bool dti_parted_along_shape(dti_build *b) {
         return true;
     }
     if (*size % i[DTI_ALONG_TP_RANKS])
-        return dti_build_fail(b, "an axis in %d equal parts", i[DTI_ALONG_TP_RANKS]);
+        return dti_build_fail(b, "the axis must divide into %d equal parts", i[DTI_ALONG_TP_RANKS]);
     *size /= i[DTI_ALONG_TP_RANKS];
     return true;
 }

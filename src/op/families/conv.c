@@ -23,7 +23,7 @@ static bool dti_conv_attr_fits(dti_build *b) {
         }
     }
     if (i[DTI_CONV_GROUPS] < 1)
-        return dti_build_fail(b, "%d groups; it must be at least 1", i[DTI_CONV_GROUPS]);
+        return dti_build_fail(b, "groups is %d; it must be at least 1", i[DTI_CONV_GROUPS]);
     return true;
 }
 
@@ -88,7 +88,8 @@ static bool dti_conv_fits(dti_build *b, const int64_t *x, const int64_t *w, int6
     for (int axis = 0; axis < 2; axis++) {
         int64_t in = x[1 + axis], kernel = w[2 + axis];
         if (kernel < 1)
-            return dti_build_fail(b, "the kernel is %lld x %lld", (long long)w[2], (long long)w[3]);
+            return dti_build_fail(b, "the kernel is %lld x %lld; both must be at least 1",
+                                  (long long)w[2], (long long)w[3]);
         y[1 + axis] = dti_conv_windows(attr, axis, in, kernel);
         if (y[1 + axis] < 1) {
             return dti_build_fail(
@@ -134,13 +135,14 @@ static bool dti_conv2d_dx_shape(dti_build *b) {
         return dti_build_fail(b, "%lld channels do not fit a weight of %lld%s", (long long)dy[0],
                               (long long)w[0], dti_image_hint(b->in[0]->shape, w[0]));
     if (x[0] > INT32_MAX)
-        return dti_build_fail(b, "%lld channels are too many", (long long)x[0]);
+        return dti_build_fail(b, "%lld channels are too many; there must be below 2^31",
+                              (long long)x[0]);
     if (!dti_conv_fits(b, x, w, y) || !dti_conv_bias_fits(b, x[0]))
         return false;
     if (memcmp(y, dy, sizeof y) != 0) {
-        return dti_build_fail(b, "an image of %lld x %lld gives [%lld, %lld, %lld]",
-                              (long long)x[1], (long long)x[2], (long long)y[0], (long long)y[1],
-                              (long long)y[2]);
+        return dti_build_fail(
+            b, "dy must have the shape that an image of %lld x %lld gives, [%lld, %lld, %lld]",
+            (long long)x[1], (long long)x[2], (long long)y[0], (long long)y[1], (long long)y[2]);
     }
     b->out.shape = (dt_shape){.rank = 3, .dim = {x[0], x[1], x[2]}};
     return true;
@@ -156,7 +158,7 @@ static bool dti_conv2d_dw_shape(dti_build *b) {
     if (!dti_conv_fits(b, x, w, y))
         return false;
     if (memcmp(y, dy, sizeof y) != 0 || b->in[0]->samples != b->in[1]->samples)
-        return dti_build_fail(b, "dy is not of the shape that x gives");
+        return dti_build_fail(b, "dy must have the shape of the result of x");
     b->out.shape = (dt_shape){.rank = 4, .dim = {w[0], w[1], w[2], w[3]}};
     b->out.samples = false;
     b->out.dtype = DT_F32; /* sums over all samples */
@@ -392,8 +394,10 @@ static int64_t dti_conv_transposed_size(dt_tensor x, const dti_attr *attr, int a
     int64_t size = (in - 1) * stride - 2 * padding + dil * (kernel - 1) + more + 1;
     if (size >= 1 && size <= INT32_MAX)
         return size;
-    dti_graph_fail(x.graph, "conv_transpose(%s): the result would have size %lld",
-                   dti_shape_of(x).text, (long long)size);
+    dti_graph_fail(
+        x.graph,
+        "conv_transpose(%s): the result would have size %lld; it must be from 1 to 2^31 - 1",
+        dti_shape_of(x).text, (long long)size);
     return -1;
 }
 

@@ -14,7 +14,8 @@ DT_API dt_tensor dt_copy(dt_tensor x) {
 static bool dti_cast_shape(dti_build *b) {
     b->out.shape = b->in[0]->shape;
     if (!dti_dtype_of_tensors(b->out.attr.i[0]))
-        return dti_build_fail(b, "dtype %d; tensors are " DTI_TENSOR_DTYPES, (int)b->out.attr.i[0]);
+        return dti_build_fail(b, "dtype is %d; it must be " DTI_TENSOR_DTYPES,
+                              (int)b->out.attr.i[0]);
     b->out.dtype = (uint8_t)b->out.attr.i[0];
     return true;
 }
@@ -128,8 +129,9 @@ static bool dti_concat_shape(dti_build *b) {
         if (t.rank == s.rank)
             t.dim[axis] = s.dim[axis];
         if (!dti_shape_equal(s, t) || n->dtype != b->in[0]->dtype) {
-            return dti_build_fail(b, "input %u, %s, differs in type or in more than axis %d", i + 1,
-                                  dti_shape_print(n->shape, n->samples).text, axis);
+            return dti_build_fail(
+                b, "input %u, %s, must have the type of input 1, and its shape except for axis %d",
+                i + 1, dti_shape_print(n->shape, n->samples).text, axis);
         }
     }
     b->out.shape = s;

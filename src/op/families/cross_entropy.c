@@ -45,7 +45,7 @@ static bool dti_cross_entropy_shape(dti_build *b) {
     if (!dti_targets_fit(b, x, b->in[1]))
         return false;
     if (!(smoothing >= 0.0f && smoothing <= 1.0f))
-        return dti_build_fail(b, "label_smoothing %g is not in [0, 1]", (double)smoothing);
+        return dti_build_fail(b, "label_smoothing is %g; it must be in [0, 1]", (double)smoothing);
     if (b->count > 2) {
         const dti_node *w = dti_node_of(b->inputs[2]);
         if (b->count > 3 || w->dtype != DT_F32 || w->samples || w->shape.rank != 1 ||

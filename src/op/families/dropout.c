@@ -7,7 +7,7 @@
 static bool dti_dropout_shape(dti_build *b) {
     float p = b->out.attr.f[0];
     if (!(p >= 0.0f && p <= 1.0f))
-        return dti_build_fail(b, "p = %g is not in [0, 1]", (double)p);
+        return dti_build_fail(b, "p is %g; it must be in [0, 1]", (double)p);
     return dti_shape_same(b);
 }
 

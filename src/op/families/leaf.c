@@ -28,16 +28,15 @@ static dt_tensor dti_leaf_push(dt_graph *g, dti_node *n, const char *name) {
 /* Messages and columns of data name an input: one of two of that name could be meant. */
 static dt_tensor dti_input_push(dt_graph *g, dti_node *n, const char *name, dt_dtype dtype) {
     if (g && !dti_dtype_of_tensors((int)dtype))
-        return dti_graph_fail(g, "input '%s': dtype %d; tensors are " DTI_TENSOR_DTYPES,
+        return dti_graph_fail(g, "input '%s': dtype is %d; it must be " DTI_TENSOR_DTYPES,
                               name ? name : "", (int)dtype);
     n->dtype = (uint8_t)dtype;
     const uint32_t taken = g && name ? dti_graph_find(g, DTI_OP_INPUT, name) : 0;
     if (taken) {
         const dti_node *other = &g->nodes[taken];
-        return dti_graph_fail(g,
-                              "input '%s': the name is taken by an input %s; to read one twice "
-                              "keep its tensor",
-                              name, dti_shape_print(other->shape, other->samples).text);
+        return dti_graph_fail(
+            g, "input '%s': an input %s has this name; use its tensor again, or another name", name,
+            dti_shape_print(other->shape, other->samples).text);
     }
     return dti_leaf_push(g, n, name);
 }
@@ -64,7 +63,7 @@ DTI_PUBLIC_GET(dt_tensor, dt_constant,
     if (!g || g->error[0])
         return dti_nil(g);
     if (!dti_dtype_of_tensors((int)dtype))
-        return dti_graph_fail(g, "dt_constant: dtype %d; tensors are " DTI_TENSOR_DTYPES,
+        return dti_graph_fail(g, "dt_constant: dtype is %d; it must be " DTI_TENSOR_DTYPES,
                               (int)dtype);
     if (!dti_shape_valid(shape))
         return dti_graph_fail(g,
@@ -101,8 +100,8 @@ static bool dti_init_fits(dt_graph *g, const char *name, dt_shape s, const dt_in
         return true;
     if (s.rank < 2 || (sparse && (s.rank > 2 || !(init->a >= 0.0f && init->a <= 1.0f))))
         dti_graph_fail(g,
-                       "param '%s' %s: dt_init {kind %d, a %g}: an orthogonal or identity one has "
-                       "2 dimensions or more, a sparse one 2, and a share of zeros in [0, 1]",
+                       "param '%s' %s: dt_init {kind %d, a %g}: orthogonal and identity need 2 "
+                       "dimensions or more, sparse needs 2 and an a in [0, 1]",
                        name ? name : "", dti_shape_print(s, false).text, (int)init->kind,
                        (double)init->a);
     return g->error[0] == 0;
@@ -127,7 +126,8 @@ static dt_tensor dti_param_push(dt_graph *g, const char *name, dt_shape shape, d
     }
     if (name && dti_graph_find(g, DTI_OP_PARAM, name)) {
         return dti_graph_fail(
-            g, "param '%s': the name is taken; to share a parameter keep its tensor", name);
+            g, "param '%s': another parameter has this name; to share it, use its tensor again",
+            name);
     }
     if ((unsigned)init.kind > DT_INIT_IDENTITY || !dti_fits_f32((double)init.a) ||
         !dti_fits_f32((double)init.b)) {

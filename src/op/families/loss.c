@@ -13,8 +13,8 @@ static bool dti_mse_shape(dti_build *b) {
         return dti_build_fail(b, "y and t must have one shape");
     if (b->in[0]->samples != b->in[1]->samples) {
         return dti_build_fail(b,
-                              "%s has samples (B) and %s has none; against one value for all "
-                              "samples take dt_mean_loss(dt_square(dt_sub(y, t)))",
+                              "%s has samples (B) and %s has none; for one target of all samples "
+                              "use dt_mean_loss(dt_square(dt_sub(y, t)))",
                               b->in[0]->samples ? "y" : "t", b->in[0]->samples ? "t" : "y");
     }
     return dti_term_shape(b);

@@ -83,7 +83,7 @@ static bool dti_max_pool2d_grad_shape(dti_build *b) {
     if (!dti_plane_fits(b) || !dti_pooling_sizes(b, &b->in[0]->shape, &y))
         return false;
     bool same = dti_shape_equal(y, b->in[1]->shape) && b->in[0]->samples == b->in[1]->samples;
-    return same || dti_build_fail(b, "dy is not of the shape that x gives");
+    return same || dti_build_fail(b, "dy must have the shape of the result of x");
 }
 
 static bool dti_size_fits(dti_build *b, const int64_t *size) {
@@ -120,7 +120,7 @@ static bool dti_avg_pool2d_grad_shape(dti_build *b) {
     if (!dti_pooling_sizes(b, &x, &y))
         return false;
     return dti_shape_equal(y, b->in[0]->shape) ||
-           dti_build_fail(b, "dy is not of the shape that x gives");
+           dti_build_fail(b, "dy must have the shape of the result of x");
 }
 
 /* ---- Gradients */

@@ -56,13 +56,14 @@ static bool dti_recurrence_weights_fit(dti_build *b, const dti_recurrence *a) {
     const bool projected = (a->flags & DTI_RECURRENCE_PROJECTED) != 0;
     const dt_shape w = b->in[1]->shape;
     if (w.dim[0] != a->hidden * a->gates || a->hidden < 1 || a->size < 1)
-        return dti_build_fail(b, "the recurrent weight has %lld rows, no multiple of %lld gates",
+        return dti_build_fail(b, "the recurrent weight has %lld rows, not a multiple of %lld gates",
                               (long long)w.dim[0], (long long)a->gates);
     if (!projected && a->size != a->hidden)
-        return dti_build_fail(b, "the recurrent weight is of %lld units and a state of %lld",
-                              (long long)a->hidden, (long long)a->size);
+        return dti_build_fail(
+            b, "the recurrent weight has %lld units; the size of its state, %lld, must be the same",
+            (long long)a->hidden, (long long)a->size);
     if (projected && a->size > a->hidden)
-        return dti_build_fail(b, "%lld units are projected to no more, not to %lld",
+        return dti_build_fail(b, "a projection of %lld units must have at most that size, not %lld",
                               (long long)a->hidden, (long long)a->size);
     const uint32_t more = projected || a->kind == DTI_RECURRENCE_GRU;
     if (b->count != 3 + more)

@@ -20,7 +20,7 @@ static bool dti_reduce_shape(dti_build *b) {
     if (attr->i[1])
         b->out.samples = false;
     if (count == 0 && dti_op_info_of(b->out.op)->selector != DTI_R_SUM) {
-        return dti_build_fail(b, "has no largest or smallest of no elements");
+        return dti_build_fail(b, "has no elements, so no maximum or minimum");
     }
     return true;
 }
@@ -145,8 +145,8 @@ static int dti_reduce_mask(dt_tensor x, dt_shape axes, const char *op) {
     if (axes.rank == 0)
         return (1 << rank) - 1;
     if (axes.rank < 0 || axes.rank > DT_MAX_DIMS) {
-        dti_graph_fail(x.graph, "%s: a list of %d axes; at most %d", op, (int)axes.rank,
-                       DT_MAX_DIMS);
+        dti_graph_fail(x.graph, "%s: a list of %d axes; it must have at most %d", op,
+                       (int)axes.rank, DT_MAX_DIMS);
         return -1;
     }
     for (int i = 0; i < axes.rank; i++) {
@@ -208,7 +208,7 @@ DT_API dt_tensor dt_min(dt_tensor x, dt_shape axes, bool keep) {
 DT_API dt_tensor dt_sum_samples(dt_tensor x) {
     DTI_NEED_TENSOR(x, "sum_samples");
     if (!dti_node_of(x)->samples) {
-        return dti_graph_fail(x.graph, "sum_samples(%s): has no sample axis",
+        return dti_graph_fail(x.graph, "sum_samples(%s): has no sample axis (B)",
                               dti_shape_print(dti_node_of(x)->shape, false).text);
     }
     return dti_append1(DTI_OP_SUM, x, &(dti_attr){.f = {1.0f}, .i = {0, 1, 0}});

@@ -25,19 +25,20 @@ static bool dti_reshape_shape(dti_build *b) {
         if (s.dim[i] == -1 && unknown < 0)
             unknown = i;
         else if (s.dim[i] < 0)
-            return dti_build_fail(b, "dimension %d of the new shape is %lld", i,
-                                  (long long)s.dim[i]);
+            return dti_build_fail(
+                b, "dimension %d of the new shape is %lld; it must be at least 0, or -1 once", i,
+                (long long)s.dim[i]);
         else if (s.dim[i] && known > INT32_MAX / s.dim[i])
             return dti_build_fail(b, "the new shape has more than 2^31 elements");
         else
             known *= s.dim[i];
     }
     if (unknown >= 0 && known == 0)
-        return dti_build_fail(b, "-1 can be any size beside a dimension of 0: give it");
+        return dti_build_fail(b, "-1 is ambiguous beside a dimension of 0: give the size");
     if (unknown >= 0)
         s.dim[unknown] = all / known;
     if ((unknown >= 0 ? known * s.dim[unknown] : known) != all) {
-        return dti_build_fail(b, "%lld elements do not make %s", (long long)all,
+        return dti_build_fail(b, "%lld elements cannot have the shape %s", (long long)all,
                               dti_shape_print(s, b->out.samples).text);
     }
     b->out.shape = s;
@@ -68,7 +69,7 @@ static bool dti_slice_shape(dti_build *b) {
     if (axis < 0 || axis >= s.rank)
         return dti_build_fail(b, "%s", dti_axis_text(axis, s.rank).text);
     if (start < 0 || length < 0 || start > s.dim[axis] || length > s.dim[axis] - start) {
-        return dti_build_fail(b, "%lld elements from %lld on do not lie in axis %d of size %lld",
+        return dti_build_fail(b, "%lld elements from element %lld on exceed axis %d of size %lld",
                               (long long)length, (long long)start, axis, (long long)s.dim[axis]);
     }
     s.dim[axis] = length;
@@ -223,7 +224,7 @@ static void dti_view_emit(dti_emit *e) {
 static bool dti_view_rank_fits(dt_tensor x, const char *op, dt_shape shape) {
     if (dti_is_nil(x) || (shape.rank >= 0 && shape.rank <= DT_MAX_DIMS))
         return true;
-    return dti_graph_refuse(x.graph, "%s: rank %d; at most %d dimensions", op, (int)shape.rank,
+    return dti_graph_refuse(x.graph, "%s: rank is %d; it must be at most %d", op, (int)shape.rank,
                             DT_MAX_DIMS);
 }
 

@@ -14,7 +14,7 @@ static bool dti_volume_sizes(dt_graph *g, const char *op, const char *what, cons
         out[i] = own ? given[i] : usual[i];
         if (out[i] >= least && out[i] <= INT16_MAX)
             continue;
-        return dti_graph_refuse(g, "%s: %s %d of element %d; it must be in [%d, %d]", op, what,
+        return dti_graph_refuse(g, "%s: %s is %d in element %d; it must be in [%d, %d]", op, what,
                                 (int)out[i], i, (int)least, INT16_MAX);
     }
     return true;
@@ -214,7 +214,7 @@ static dt_tensor dti_pool3d_make(dt_graph *g, const dti_call *c) {
 static dt_tensor dti_pool3d(const char *op, dt_tensor x, const dt_pool3d_desc *d, bool max) {
     DTI_NEED_TENSOR(x, op);
     if (!d)
-        return dti_graph_fail(x.graph, "%s: no desc, which has the kernel", op);
+        return dti_graph_fail(x.graph, "%s: desc is NULL; it must give the kernel", op);
     dti_attr attr = {.i = {[6] = max}, .dim = {[3] = d->ceil_mode, d->exclude_pad}};
     for (int i = 0; i < 3; i++) {
         attr.i[i] = d->kernel[i];
@@ -240,8 +240,10 @@ static dt_tensor dti_adaptive3d_make(dt_graph *g, const dti_call *c) {
     if (!dti_volume_is(x, c->name))
         return dti_nil(g);
     if (depth < 1 || height < 1 || width < 1 || depth > most || height > most / width)
-        return dti_graph_fail(x.graph, "adaptive_avg_pool3d: %lld x %lld x %lld windows",
-                              (long long)depth, (long long)height, (long long)width);
+        return dti_graph_fail(
+            x.graph,
+            "adaptive_avg_pool3d: the output is %lld x %lld x %lld; each must be at least 1",
+            (long long)depth, (long long)height, (long long)width);
     const dt_shape s = dti_tensor_shape(x);
     x = dt_reshape(x, (dt_shape){3, {s.dim[0] * s.dim[1], s.dim[2], s.dim[3]}});
     x = dt_adaptive_avg_pool2d(x, height, width);
@@ -274,7 +276,7 @@ static dt_tensor dti_signal_pool(dt_tensor x, const dt_pool_desc *desc, const ch
     if (dti_is_nil(x))
         return x;
     if (!desc)
-        return dti_graph_fail(x.graph, "%s: no desc, which has the kernel", op);
+        return dti_graph_fail(x.graph, "%s: desc is NULL; it must give the kernel", op);
     const dt_pool_desc d = {.kernel = {desc->kernel[0], 1},
                             .stride = {desc->stride[0] ? desc->stride[0] : desc->kernel[0], 1},
                             .padding = {desc->padding[0]},

@@ -43,12 +43,13 @@ static dt_result dti_external_check(const dt_program *p, uint32_t index) {
             index, (unsigned long long)m->bytes, (unsigned long long)m->offset,
             dti_tensor_name(all[index].tensor).text, (unsigned long long)binding->bytes);
     if (m->offset % info->offset_alignment)
-        return dti_code_fail(p->code, DT_ERROR_INVALID,
-                             ".external[%u].memory.offset is %llu; a multiple of %u on %s", index,
-                             (unsigned long long)m->offset, info->offset_alignment, info->name);
+        return dti_code_fail(
+            p->code, DT_ERROR_INVALID,
+            ".external[%u].memory.offset is %llu; it must be a multiple of %u on %s", index,
+            (unsigned long long)m->offset, info->offset_alignment, info->name);
     for (uint32_t i = 0; i < index; i++)
         if (dti_external_overlaps(&all[i].memory, m))
-            return dti_external_wrong(p, index, "overlaps one before it");
+            return dti_external_wrong(p, index, "overlaps an earlier one");
     return DT_OK;
 }
 

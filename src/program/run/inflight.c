@@ -43,10 +43,10 @@ static void dti_step_slot_refresh(dt_program *p) {
 
 static dt_result dti_step_not_run(dt_program *p, dt_report *r) {
     *r = (dt_report){.step = p->now->step, .skipped = true, .not_run = true};
-    return dti_code_fail(p->code, DT_ERROR_NUMERIC,
-                         "step %llu was not run, since the one before it, which was under way, "
-                         "failed; the store is unchanged",
-                         (unsigned long long)p->now->step);
+    return dti_code_fail(
+        p->code, DT_ERROR_NUMERIC,
+        "step %llu was not run, because the step before it failed; the store is unchanged",
+        (unsigned long long)p->now->step);
 }
 
 /* Waits for the oldest that has not ended, and does what its end means. What it has to say is kept
@@ -151,7 +151,6 @@ DTI_PUBLIC_REPORT(dt_program_wait, (dt_program * p, dt_report *report), p, DTI_O
                   (p, report)) {
     DTI_TRY(dti_check_forked(p->base));
     if (!p->started)
-        return dti_code_fail(p->code, DT_ERROR_INVALID,
-                             "no step is under way that dt_program_start started");
+        return dti_code_fail(p->code, DT_ERROR_INVALID, "no step of dt_program_start is under way");
     return dti_inflight_end(p, report);
 }

@@ -16,8 +16,9 @@ static dt_result dti_binding_get(dt_program *p, dt_tensor x, bool output, bool g
     const dti_binding *binding = dti_code_binding(p->code, x.id, output, gradient);
     if (!binding) {
         const bool unread = !output && !gradient && dti_node_of(x)->op == DTI_OP_INPUT;
-        return dti_code_fail(p->code, DT_ERROR_INVALID, "%s is not an %s of it%s", name.text, what,
-                             unread ? ": nothing that it computes reads it" : "");
+        return dti_code_fail(p->code, DT_ERROR_INVALID, "%s is not an %s of this program%s",
+                             name.text, what,
+                             unread ? ": nothing that the program computes reads it" : "");
     }
     const dti_node *n = &p->code->work->nodes[x.id]; /* at the program's own shapes */
     if (bytes != binding->bytes)
@@ -82,10 +83,9 @@ DTI_PUBLIC(dt_program_read, (dt_program * p, dt_tensor output, void *data, size_
 /* ---- begin */
 
 static dt_result dti_started_fail(const dt_program *p) {
-    return dti_code_fail(p->code, DT_ERROR_INVALID,
-                         "%u of its steps are under way that dt_program_start started; "
-                         "dt_program_wait for them first",
-                         p->started);
+    return dti_code_fail(
+        p->code, DT_ERROR_INVALID,
+        "%u steps of dt_program_start are under way; dt_program_wait for them first", p->started);
 }
 
 static dt_result dti_bindings_written(dt_program *p, bool gradient) {
@@ -119,15 +119,14 @@ static dt_result dti_micro_check(dt_program *p, const dt_step_desc *step) {
     if (step->micro_batch != s->summed || step->micro_batches != s->micros) {
         return dti_code_fail(
             p->code, DT_ERROR_INVALID,
-            ".micro_batch is %u of %u, but %u of %u comes next; or start again at 0",
+            ".micro_batch is %u of %u, but must be %u of %u, which comes next, or 0",
             step->micro_batch, step->micro_batches, s->summed, s->summed ? s->micros : 0);
     }
     if (dti_micro_params(p) != s->summed_params) {
-        return dti_code_fail(
-            p->code, DT_ERROR_INVALID,
-            ".micro_batch is %u, .micro_batches %u; from 0, and below it trains other parameters, "
-            "or updates other running statistics, than the first",
-            step->micro_batch, step->micro_batches);
+        return dti_code_fail(p->code, DT_ERROR_INVALID,
+                             ".micro_batch is %u of %u; it must train the parameters, and update "
+                             "the running statistics, of micro-batch 0",
+                             step->micro_batch, step->micro_batches);
     }
     return DT_OK;
 }
@@ -221,11 +220,11 @@ static dt_result dti_step_check(dt_program *p, const dt_step_desc *step, bool wh
         DTI_TRY(dti_store_whole(p->store));
     if (step->micro_batches > 1 && !p->code->desc.accumulate && !p->code->slices.piece_count)
         return dti_code_fail(p->code, DT_ERROR_INVALID,
-                             ".micro_batches is %u, which needs .accumulate in its description",
+                             ".micro_batches is %u, which needs dt_program_desc.accumulate",
                              step->micro_batches);
     if (step->micro_batch >= DTI_MAX(step->micro_batches, 1u)) {
         return dti_code_fail(p->code, DT_ERROR_INVALID,
-                             ".micro_batch is %u, .micro_batches %u; from 0, and below it",
+                             ".micro_batch is %u; it must be below .micro_batches, %u",
                              step->micro_batch, step->micro_batches);
     }
     for (uint32_t i = 0; step->loss_weights && i < p->code->loss_count; i++) {

@@ -49,15 +49,16 @@ static dt_result dti_store_create_bare(dt_graph *graph, const dt_store_desc *des
 DTI_PUBLIC_NEW(dt_store_create, (dt_graph * graph, const dt_store_desc *desc, dt_store **out),
                graph, DTI_OF(dt_graph), (graph, desc, out), dti_store_free) {
     if (desc && desc->batch_hint < 0)
-        return dti_fail(graph->base, DT_ERROR_INVALID, ".batch_hint is %d; 0 = 64, or more",
+        return dti_fail(graph->base, DT_ERROR_INVALID,
+                        ".host_checkpoint_steps is %d; it must be at least 0 (0 = never)",
                         desc->batch_hint);
     if (desc && desc->host_checkpoint_steps < 0)
         return dti_fail(graph->base, DT_ERROR_INVALID,
-                        ".host_checkpoint_steps is %d; 0 = never, or more",
+                        ".host_checkpoint_steps is %d; it must be at least 0 (0 = never)",
                         desc->host_checkpoint_steps);
     if (desc && desc->parameter_dtype != DT_F32 && desc->parameter_dtype != DT_BF16)
         return dti_fail(graph->base, DT_ERROR_INVALID,
-                        ".parameter_dtype is %s; give DT_F32 or DT_BF16",
+                        ".parameter_dtype is %s; it must be DT_F32 or DT_BF16",
                         dti_dtype_name(desc->parameter_dtype));
     dt_store_desc d = desc ? *desc : (dt_store_desc){0};
     DTI_TRY(dti_store_create_bare(graph, &d, out));
@@ -172,8 +173,8 @@ DTI_PUBLIC(dt_store_get_param, (const dt_store *s, int index, dt_param_info *inf
            DTI_OF(dt_store), (s, index, info)) {
     DTI_NEED(s->base, info);
     if (index < 0 || (uint32_t)index >= s->layout.param_count) {
-        return dti_fail(s->base, DT_ERROR_INVALID, "parameter index %d; the store has %u%s", index,
-                        s->layout.param_count,
+        return dti_fail(s->base, DT_ERROR_INVALID, "the parameter index is %d; the store has %u%s",
+                        index, s->layout.param_count,
                         dti_sought_hint(s->base, "dt_store_find", index, s, s->layout.param_count,
                                         dti_store_name)
                             .text);

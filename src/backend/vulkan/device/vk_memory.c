@@ -39,8 +39,8 @@ static dt_result dti_vk_no_memory(dti_vk_device *device, uint64_t bytes, const c
     uint64_t free_bytes = dti_vk_budget(device->instance, device->index, heap);
     bool known = device->head.info.has_memory_budget;
     return dti_fail(device->head.base, DT_ERROR_DEVICE_MEMORY,
-                    "%s needs %llu bytes; %s has %llu bytes %s and gives at most %llu in one "
-                    "piece, %llu are taken by this context; use a smaller batch or model",
+                    "%s needs %llu bytes; %s has %llu bytes %s, allows %llu in one allocation, and "
+                    "this context uses %llu; use a smaller batch or model",
                     what, (unsigned long long)bytes, device->head.info.name,
                     (unsigned long long)(known ? free_bytes : device->heaps.memoryHeaps[heap].size),
                     known ? "free" : "in all", (unsigned long long)device->allocation_max,

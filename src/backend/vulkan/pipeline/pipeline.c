@@ -101,7 +101,7 @@ static dt_result dti_vk_cache_create(dti_vk_device *device) {
     case DTI_VK_NONE:
         if (options->cache)
             dti_log(base, DT_LOG_WARNING,
-                    "the pipeline cache has nothing of %s with this driver and is ignored",
+                    "the pipeline cache is not of %s with this driver, and is ignored",
                     device->head.info.name);
     }
     return dti_vk_check(device,

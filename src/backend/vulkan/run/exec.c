@@ -212,7 +212,7 @@ static dt_result dti_vk_exec_start(dti_exec *exec, uint32_t first, uint32_t coun
     dti_vk_exec *e = (dti_vk_exec *)exec;
     if (first > e->segment_count || count > e->segment_count - first)
         return dti_fail(e->device->head.base, DT_ERROR_INVALID,
-                        "segments %u to %u were started, and there are %u", first, first + count,
+                        "segments %u to %u were started, but there are %u", first, first + count,
                         e->segment_count);
     dt_result result = dti_vk_check_idle(e, first, count);
     if (result || !count)

@@ -206,12 +206,11 @@ static dt_result dti_vk_check_rounds(const dti_vk_build *b, uint32_t number, uin
     const uint64_t rounds = kernel->rounds ? kernel->rounds(launch, local) : 0;
     if (rounds <= DTI_VK_LLVMPIPE_ROUNDS || strncmp(info->name, "llvmpipe", 8) != 0)
         return DT_OK;
-    return dti_fail(
-        b->exec->device->head.base, DT_ERROR_UNSUPPORTED,
-        "%s, launch %u (%s): loops of up to %llu rounds, and %s ends them after %d; use "
-        "fewer elements or steps, or the CPU",
-        b->exec->desc->label, number, kernel->name, (unsigned long long)rounds, info->name,
-        DTI_VK_LLVMPIPE_ROUNDS);
+    return dti_fail(b->exec->device->head.base, DT_ERROR_UNSUPPORTED,
+                    "%s, launch %u (%s): loops of up to %llu rounds, but %s ends them after %d; "
+                    "use fewer elements or steps, or the CPU",
+                    b->exec->desc->label, number, kernel->name, (unsigned long long)rounds,
+                    info->name, DTI_VK_LLVMPIPE_ROUNDS);
 }
 
 /* What is not known of a variant is found out here, by programs of its own. */
