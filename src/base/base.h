@@ -3,15 +3,15 @@
 
 typedef struct dti_pool dti_pool;
 
-/* A thing that another one ends when the application did not: the first member of a graph (in its
- * context's list) and of a store (in its graph's). Newest first. */
+/* An object that its owner ends if the application did not. It is the first member of a graph (in
+ * its context's list) and of a store (in its graph's). Newest first. */
 typedef struct dti_owned {
     struct dti_owned *next;
     void (*destroy)(struct dti_owned *self);
 } dti_owned;
 
-/* Names that a find did not have: an index of -1, which nobody looked at, is an error later, which
- * says them. */
+/* Names that a find did not have. The find returned -1. If a program uses that index unchecked, the
+ * later error names the sought name. */
 typedef struct dti_sought {
     const char *find; /* the function; NULL: none yet */
     char names[128], last[64];
@@ -26,12 +26,12 @@ typedef struct dti_base {
     dti_owned *owned;               /* graphs */
     _Atomic(const void *) owner;    /* enter.c: the thread whose call is under way; NULL: none */
     _Atomic(const char *) refused;  /* a function without a result that was refused since then */
-    _Atomic(uint32_t) refusals;     /* and how many calls of such were */
+    _Atomic(uint32_t) refusals;     /* how many calls of this kind there were */
     dt_on_error on_error;
     long process;                /* that made it; a child of fork has a copy */
     const volatile int *at_home; /* not 0 in that process; NULL: compare the numbers */
     dt_result result;            /* of the newest failure */
-    char error[1024];            /* and its text */
+    char error[1024];            /* its text */
     const char *io_how;          /* what to do, which texts of IO errors end with; NULL: none */
     dti_sought sought;
 } dti_base;
@@ -84,7 +84,7 @@ static inline void dti_put64(uint8_t *to, uint64_t value) {
     dti_put32(to + 4, (uint32_t)(value >> 32));
 }
 
-static inline char dti_lower(char c) { /* ASCII alone: the locale must not matter */
+static inline char dti_lower(char c) { /* only ASCII: the locale must not matter */
     return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
 }
 
@@ -124,8 +124,8 @@ typedef struct dti_visit {
 } dti_visit;
 DTI_SEAM DTI_THREAD_LOCAL dti_visit *dti_visits;
 
-/* `how` of a call: where its object has its base, and from which callbacks of that base it may be
- * called. The default: from those of dt_trainer_fit. */
+/* `how` of a call: where the object has its base, and which callbacks of that base may make it. By
+ * default, those of dt_trainer_fit may. */
 #define DTI_OF(type) ((unsigned)offsetof(type, base))
 #define DTI_CTX 0xFFFu
 #define DTI_UNUSED 0x1000u   /* there too, unless the fit uses the object */
@@ -222,7 +222,8 @@ static void dti_visit_join(dti_visit *f, dti_base *base);
     }                                                                                              \
     static type dti_call_##name params
 
-/* ---- memory.c: zeroed, 64-byte aligned; the size is kept in front. NULL after dti_fail(). */
+/* ---- memory.c: zeroed, 64-byte aligned; the size is stored before the block. NULL after
+ * dti_fail(). */
 /* Sets up *base, which needs no memory. allocator and logger may be NULL; the pool comes later. */
 static void dti_base_init(dti_base *base, const dt_allocator *allocator, const dt_logger *logger);
 static void *dti_alloc(dti_base *base, size_t bytes);
@@ -243,8 +244,8 @@ static void dti_free_all(dti_base *base, void *const *all, size_t count);
         va_end(list);                                                                              \
     } while (0)
 
-/* In a child of fork: memory is there, threads and what a device or socket keeps are the parent's.
- * Nothing is waited for, locked or told to a driver there; memory is given back. */
+/* In a child of fork memory is valid, but threads, devices and sockets are the parent's. There the
+ * library waits for nothing, locks nothing and calls no driver. It only frees memory. */
 static bool dti_forked(const dti_base *base);
 /* DT_OK, or FORKED with a text: what computes, moves values or asks a driver begins with it. */
 static dt_result dti_check_forked(dti_base *base);
@@ -256,8 +257,9 @@ static void dti_destroy_owned(dti_owned **list);           /* all; each takes it
 /* ---- error.c: dti_fail records "text" (printf style), logs it at ERROR and returns `result`. */
 static dt_result dti_fail(dti_base *base, dt_result result, const char *format, ...)
     DTI_PRINTF(3, 4);
-/* What public functions begin with: without a pointer that it needs a call is INVALID, and the text
- * names both, "dt_store_write: data is NULL". base: who holds the text; NULL: nobody is there. */
+/* The beginning of a public function. A missing pointer is INVALID, and the text names function and
+ * pointer: "dt_store_write: data is NULL". base: the object that holds the text; NULL: there is no
+ * object. */
 #define DTI_NEED(base, pointer)                                                                    \
     do {                                                                                           \
         if (!(pointer))                                                                            \
@@ -306,12 +308,12 @@ static void dti_text_add_bytes(dti_text *text, const void *data, size_t bytes);
 /* as what stands between a JSON string's quotes */
 static void dti_text_add_quoted(dti_text *text, const char *data, size_t size);
 static void dti_text_free(dti_text *text);
-/* '*' and '?'; commas separate patterns, and blanks around them are no part of them */
+/* '*' and '?'. Commas separate patterns; blanks around them are ignored. */
 static bool dti_glob(const char *pattern, const char *name);
 /* The same of one pattern, [pattern, end). */
 static bool dti_glob_one(const char *pattern, const char *end, const char *name);
-/* The next pattern of *list, [*pattern, *end), which may be empty; *list goes behind it. False:
- * there is none. */
+/* The next pattern of *list, [*pattern, *end), which may be empty. *list moves past it. False: the
+ * list has ended. */
 static bool dti_glob_next(const char **list, const char **pattern, const char **end);
 /* A text as a message may show it: cut to fit, and bytes that a terminal would obey as \x1a. */
 typedef struct dti_shown {
@@ -329,12 +331,13 @@ typedef struct dti_hint {
 } dti_hint;
 /* `find` has no such name, which may be NULL. Returns -1. */
 static int dti_sought_none(dti_base *base, const char *find, const char *name);
-/* Of the first pattern of a list that matches no name, or of a list without one: which, and what
- * there is; nothing: each matches. what: what has names. A name may be NULL: it counts as none. */
+/* Finds the first pattern of a list that matches no name, or an empty list. The hint names the
+ * pattern and the names there are; it is empty if each pattern matches. what: the kind of object
+ * that has names. A name may be NULL: it is skipped. */
 static dti_hint dti_glob_missed(const char *list, const char *what, const void *object,
                                 uint32_t count, dti_name_fn *name);
-/* For the error of an index that is none: of -1 what was sought, the name nearest to it, and which
- * names there are; else nothing. */
+/* The hint for an error about a wrong index. For -1: the name that was sought, the nearest name,
+ * and some names. For other indices it is empty. */
 static dti_hint dti_sought_hint(dti_base *base, const char *find, int index, const void *object,
                                 uint32_t count, dti_name_fn *name);
 
@@ -375,8 +378,8 @@ static double dti_ln(double x);  /* natural logarithm, the same bits on every ma
 static double dti_exp(double x); /* e^x, likewise, to 2e-13 of it; at most e^700 */
 static double dti_uniform01(uint64_t key, uint64_t counter, uint64_t stream); /* [0,1), 53 bits */
 static double dti_normal(uint64_t key, uint64_t counter, uint64_t stream);    /* N(0,1) */
-/* The steps of both, for who makes many: 53 bits of a counter's words; the uniform of them; or the
- * p in (0,1) whose quantile the normal is. */
+/* The steps of the two functions, for callers that need many: 53 bits of a counter's words, the
+ * uniform made of them, or the p in (0,1) whose quantile the normal is. */
 static inline uint64_t dti_bits53(const uint32_t words[2]) {
     return ((uint64_t)words[1] << 32 | words[0]) >> 11;
 }
@@ -430,7 +433,7 @@ static uint16_t dti_bf16_from_f32(float value);
 typedef struct dti_json {
     const char *at, *end;
     int depth;
-    bool fresh; /* just behind '{' or '[': no comma comes first */
+    bool fresh; /* just after '{' or '[': no comma comes first */
     bool bad;   /* for good: every call from here on returns false */
 } dti_json;
 /* string contents, escapes undecoded */
@@ -456,21 +459,21 @@ static inline bool dti_slice_is(dti_slice s, const char *text) {
     return s.size == strlen(text) && memcmp(s.data, text, s.size) == 0;
 }
 
-/* ---- file.c: what is read is a regular file, piece by piece, and its size is known before.
- * Writing goes to "path.tmp.PID.RANDOM", a new file, which is flushed and renamed, so a crash or a
- * full disk never leaves half a file under `path`. Links are followed, and what is replaced hands
- * on its rights. */
+/* ---- file.c: reads regular files, piece by piece; the size is known before. Writing goes to
+ * "path.tmp.PID.RANDOM", a new file. That is flushed and renamed, so a crash or a full disk never
+ * leaves half a file under `path`. Links are followed, and the new file gets the old one's
+ * permissions. */
 typedef struct dti_reader {
     dti_base *base;
     const char *path; /* for messages; the caller's */
     uint64_t size, at;
     int stream; /* system/file.h */
 } dti_reader;
-/* IO: there is none, or it is no regular file; nothing is open then. */
+/* IO: the file does not exist, or is not a regular one. Nothing is open then. */
 static dt_result dti_reader_open(dti_base *base, const char *path, dti_reader *r);
 /* The next bytes. IO: also when fewer are left. */
 static dt_result dti_reader_take(dti_reader *r, void *to, size_t bytes);
-/* The same into memory of the base's, with a zero behind it. Check `bytes` with r->size first. */
+/* The same into memory of the base's, followed by a zero. Check `bytes` with r->size first. */
 static dt_result dti_reader_take_new(dti_reader *r, uint64_t bytes, char **out);
 static dt_result dti_reader_seek(dti_reader *r, uint64_t at);
 static void dti_reader_close(dti_reader *r);
@@ -480,7 +483,7 @@ typedef struct dti_writer dti_writer;
 static dt_result dti_writer_open(dti_base *base, const char *path, uint64_t bytes,
                                  dti_writer **out);
 static dt_result dti_writer_add(dti_writer *w, const void *data, size_t bytes);
-/* CRC32C of what was added since the opening, or since this was last called. */
+/* CRC32C of what was added since the opening, or since the last call of this function. */
 static uint32_t dti_writer_take_crc(dti_writer *w);
 /* IO also where an earlier dti_writer_add failed. keep=false removes the temporary, as an error
  * does. One error comes when the file is already
@@ -494,7 +497,8 @@ static dt_result dti_file_write_as(dti_base *base, const char *path, unsigned mo
                                    const void *data, size_t bytes);
 /* UNSUPPORTED: where POSIX is hidden there are no folders. */
 static dt_result dti_folders_check(dti_base *base, const char *path);
-/* A file that can be made, and is not kept, tells that others can. `whose`: "the log's". */
+/* Creates a file and removes it again, to learn whether files can be created. `whose`: "the
+ * log's". */
 static dt_result dti_folder_probe(dti_base *base, const char *whose, const char *folder);
 /* The regular file that writing to `path` would replace; its links stay. */
 static void dti_file_remove(const char *path);
@@ -502,7 +506,7 @@ static void dti_file_remove(const char *path);
 /* ---- grow.c: a file that grows by whole records: what cannot be written whole is taken back. */
 typedef struct dti_growing {
     int stream;
-    uint64_t size; /* of what is in it */
+    uint64_t size; /* the number of bytes in it */
     bool open;
 } dti_growing;
 /* Made where it is not there. lines: an unfinished last line gets its end. */
@@ -521,7 +525,7 @@ static double dti_unix_seconds(void); /* the time of day, UTC */
 static bool dti_process_is_raised(void); /* it has more rights than who started it */
 static long dti_process(void);           /* its number */
 static bool dti_process_lives(long process);
-/* A word that is not 0, and is 0 in a child of fork: to look there takes no system call. NULL where
+/* A word that is not 0, but is 0 in a child of fork. Reading it takes no system call. NULL where
  * the system has no such memory. */
 static const volatile int *dti_at_home_open(void);
 static void dti_at_home_close(const volatile int *at_home); /* NULL is fine */
@@ -531,6 +535,6 @@ static void dti_pages_huge(void *at, size_t bytes); /* asks for them where whole
 static void *dti_library_open(const char *name, const char **why);
 static void *dti_library_find(void *library, const char *symbol);
 static void dti_library_close(void *library);
-/* One that is open stays in memory until the process ends, whoever closes it. */
+/* One that is open stays in memory until the process ends, even if it is closed. */
 static void dti_library_stay(const char *name);
 static bool dti_random_bytes(void *to, size_t bytes); /* the system's; false = it has none */

@@ -2,13 +2,13 @@
  * choice between the CPU's instruction and a table; both give the same values. It refuses to be a
  * protection against intent.
  *
- * x86 has an instruction of three cycles of which one can begin in each cycle: three streams side
+ * x86's instruction takes three cycles, and one can begin in each cycle. So three streams run side
  * by side, joined by carry-less products (Gopal et al., "Fast CRC Computation for iSCSI Polynomial
- * Using CRC32 Instruction", Intel 2011). With AVX-512 carry-less products of 64 bytes at a time
- * fold the message onto its end (Gopal et al., "Fast CRC Computation for Generic Polynomials Using
- * PCLMULQDQ Instruction", Intel 2009), which the instruction then finishes. ARMv8 is compiled for
- * it or not. Else eight tables, eight bytes at a time (Kounavis and Berry, "A Systematic Approach
- * to Building High Performance Software-based CRC generators", 2005). x86 without the instruction
+ * Using CRC32 Instruction", Intel 2011). With AVX-512, carry-less products fold 64 bytes at a time
+ * onto the message's end (Gopal et al., "Fast CRC Computation for Generic Polynomials Using
+ * PCLMULQDQ Instruction", Intel 2009), and the instruction finishes it. ARMv8 is compiled for it or
+ * not. Else eight tables, eight bytes at a time (Kounavis and Berry, "A Systematic Approach to
+ * Building High Performance Software-based CRC generators", 2005). x86 without the instruction
  * (before 2009) has one table, for it is 7 KB smaller. */
 
 #if defined __ARM_FEATURE_CRC32
@@ -35,9 +35,9 @@
             DTI_CRC_64(192, __VA_ARGS__)                                                           \
     }
 
-/* Slice k: a byte that k more bytes follow. Each constant is the one before it (from the last of
- * the first row on, right to left in a row) put through one step of the shift register, whose
- * polynomial is 0x1EDC6F41 with its bits reversed, 0x82F63B78. */
+/* Slice k: a byte that k more bytes follow. Each constant is one step of the shift register further
+ * than the one before it. The order goes from the first row's last constant on, right to left in a
+ * row. The polynomial is 0x1EDC6F41 with its bits reversed, 0x82F63B78. */
 static const uint32_t dti_crc_slices[][256] = {
     DTI_CRC_SLICE(0xF26B8303, 0xE13B70F7, 0xC79A971F, 0x8AD958CF, 0x105EC76F, 0x20BD8EDE,
                   0x417B1DBC, 0x82F63B78),
@@ -90,8 +90,8 @@ DTI_INLINE uint64_t dti_crc_word(const uint8_t *at) {
     return word;
 }
 
-/* What the streams before the last one leave, as 64 bits to add to the last word: the registers
- * times x^(16 * stride - 33) and x^(8 * stride - 33), which `shift` has side by side. */
+/* What the streams before the last one add, as 64 bits for the last word. These are the registers
+ * times x^(16 * stride - 33) and x^(8 * stride - 33), the two halves of `shift`. */
 DTI_CRC_TARGET DTI_INLINE uint64_t dti_crc_join(uint64_t first, uint64_t second,
                                                 const uint32_t shift[2]) {
     __m128i a = _mm_clmulepi64_si128(_mm_cvtsi64_si128((long long)first),
@@ -142,8 +142,8 @@ DTI_CRC_TARGET DTI_NOINLINE uint32_t dti_crc32c_sse(uint32_t crc, const uint8_t 
 #define DTI_CRC_WIDE_TARGET __attribute__((target("avx512f,avx512vl,vpclmulqdq," DTI_CRC_FEATURES)))
 #define DTI_CRC_WIDE_BYTES 512 /* below, the streams are as fast */
 
-/* What `sum` is when its 128-bit lanes are moved on to `next`: `shift` has x^(d + 32) and
- * x^(d - 32), for a distance of d bits. */
+/* Moves the 128-bit lanes of `sum` on to `next`. `shift` has x^(d + 32) and x^(d - 32), for a
+ * distance of d bits. */
 DTI_CRC_WIDE_TARGET DTI_INLINE __m512i dti_crc_fold(__m512i sum, __m512i shift, __m512i next) {
     __m512i low = _mm512_clmulepi64_epi128(sum, shift, 0x00);
     __m512i high = _mm512_clmulepi64_epi128(sum, shift, 0x11);

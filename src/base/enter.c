@@ -1,5 +1,5 @@
 /* The entrance of all public functions that have an object. All objects of a context share its
- * base, and one call at a time owns that: it swaps its thread's address into base->owner. Each
+ * base. One call at a time owns the base: it swaps its thread's address into base->owner. Each
  * thread has a list of frames on its stack, one for each call and each callback under way. They say
  * whether the library itself makes a call, or the host's code that the library has called.
  *

@@ -1,6 +1,6 @@
 /* Sums of floats without rounding (Kulisch 1971): the same bits in any order, and over ranks. A sum
- * is a fixed-point number that has all bits a float can have, in digits of 32 bits, and counts of
- * what is not finite. Digits hold 2^31 floats before they would overflow. */
+ * is a fixed-point number with all bits that a float can have, in digits of 32 bits. Beside it are
+ * counts of NaNs and infinities. Digits hold 2^31 floats before they overflow. */
 
 enum { DTI_EXACT_DIGITS = 9, DTI_EXACT_NAN = DTI_EXACT_DIGITS, DTI_EXACT_INFINITY };
 enum { DTI_EXACT_WORDS = DTI_EXACT_INFINITY + 2 }; /* infinities of each sign */

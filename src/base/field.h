@@ -17,7 +17,7 @@ typedef enum dti_field_type {
 
 #define DTI_FIELD_SIZE (sizeof(size_t) == 8 ? DTI_FIELD_U64 : DTI_FIELD_U32)
 
-/* Who has the same value. */
+/* Which members have the same value. */
 enum {
     DTI_SCOPE_ALL,  /* all ranks, and servers and their workers */
     DTI_SCOPE_JOB,  /* all ranks; a server's differs from its workers' */

@@ -1,24 +1,23 @@
-/* Files. Reading takes regular files alone: what a path names may be a FIFO that nobody writes to,
- * or a device without an end, so it is opened without waiting and looked at first. The size is
- * known before the first byte is asked for, so a caller holds a header against it before it takes
- * memory for the rest; bytes are read, never mapped: a file cut under a map kills the process.
+/* Files. Only regular files are read. A path may name a FIFO without a writer, or a device without
+ * an end, so it is opened without waiting, and then checked. The size is known before the first
+ * byte is read, so a caller can check a header before it allocates. Bytes are read, never mapped: a
+ * file that is truncated under a map kills the process.
  *
- * Writing goes to "path.tmp.PID.RANDOM", which no link can lead elsewhere and no other process has,
- * is flushed to the disk and renamed, and then the folder is flushed: neither a crash nor a full
- * disk leaves half a file under `path`, and what was reported as written is there after a power
- * cut. The name before ".tmp" is cut to 64 bytes, so any name that its system takes can be written.
+ * Writing goes to "path.tmp.PID.RANDOM". No link leads there, and no other process has that name.
+ * The file is flushed to the disk and renamed, and then the folder is flushed. So neither a crash
+ * nor a full disk leaves half a file under `path`, and a file that was reported as written survives
+ * a power cut. The name before ".tmp" has at most 64 bytes, so every name that the system accepts
+ * can be written.
  *
- * What is replaced is the regular file that `path` leads to, in its own folder: links stay, and one
- * whose file is not there yet makes it. A device, folder, FIFO or socket is refused, by itself or
- * behind a link. The new file has permissions, owner and group of the old one, as far as the system
- * permits; one that replaces none has the umask's. Whether a file may be replaced is its folder's
- * matter: also one that is read-only is. Of several hard links the one that is named gets the new
- * file, and the others keep the old one.
+ * The file that is replaced is the regular file that `path` leads to, in its own folder: links
+ * stay, and a link to a missing file creates it. A device, folder, FIFO or socket is an error, also
+ * through a link. The new file has permissions, owner and group of the old one, as far as the
+ * system permits; without an old one, the umask decides. The folder decides whether a file may be
+ * replaced, also a read-only one. Of several hard links only the named one gets the new file.
  *
- * A file that may not grow (ulimit -f) is an error of the write: on Linux, where SIGXFSZ goes
- * to the thread that writes, it is kept from the process, without a handler. macOS sends it to the
- * process, where another thread may take it; there, and where POSIX is hidden, the signal is the
- * application's. */
+ * A file that may not grow (ulimit -f) is an error of the write. Linux sends SIGXFSZ to the thread
+ * that writes, where it is blocked, without a handler. macOS sends it to the process, where another
+ * thread may receive it. There, and where POSIX is hidden, the application handles the signal. */
 
 /* ---- reading */
 
@@ -83,7 +82,7 @@ struct dti_writer {
     dti_base *base;
     FILE *file;
     bool failed;     /* the error is already recorded; nothing may be kept */
-    uint32_t crc;    /* of what was added since it was last asked for */
+    uint32_t crc;    /* of the bytes added since the last query */
     uint64_t bytes;  /* that the whole will have; 0 = not known */
     char *temporary; /* the texts follow this struct, in the same block */
     char *path;      /* of the file itself, where links end */

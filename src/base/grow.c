@@ -1,6 +1,6 @@
-/* Files that others read while they grow: each record is one write, so a reader sees it whole or
- * not at all, and one that fails (a full disk) is cut off again. Nothing is flushed to the disk: a
- * log may lose its end with the machine. */
+/* Files that others read while they grow. Each record is one write, so a reader sees all of it or
+ * nothing. A record that fails (a full disk) is cut off again. Nothing is flushed to the disk: a
+ * crash of the machine may lose a log's end. */
 
 static dt_result dti_grow_fail(dti_base *base, const char *path, const char *why) {
     return dti_fail(base, DT_ERROR_IO, "%s: cannot be appended to: %s", path, why);

@@ -8,7 +8,7 @@ static uint64_t dti_hash64(uint64_t hash, const void *data, size_t bytes) {
     return hash;
 }
 
-/* Four bits at a time: entry n is what the shift register has behind n. */
+/* Four bits at a time: entry n is what the shift register holds after n. */
 static uint32_t dti_crc32(uint32_t crc, const void *data, size_t bytes) {
     static const uint32_t nibble[16] = {0x00000000u, 0x1DB71064u, 0x3B6E20C8u, 0x26D930ACu,
                                         0x76DC4190u, 0x6B6B51F4u, 0x4DB26158u, 0x5005713Cu,

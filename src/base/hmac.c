@@ -1,6 +1,6 @@
-/* Secrets: HMAC-SHA256 (RFC 2104) with a prepared key, HKDF (RFC 5869), comparison that tells
- * nothing by its time, wiping, and random bytes from the system. It refuses to be a cipher, and to
- * stretch passphrases: a key has its 256 bits of chance already. */
+/* Secrets: HMAC-SHA256 (RFC 2104) with a prepared key, HKDF (RFC 5869), comparison in constant
+ * time, wiping, and random bytes from the system. It is not a cipher, and does not stretch
+ * passphrases: a key has 256 random bits already. */
 
 static void dti_wipe(void *memory, size_t bytes) {
     if (bytes)

@@ -1,6 +1,6 @@
-/* A reader of JSON (RFC 8259) over bytes that may be hostile: it allocates and copies nothing,
- * never reads past `end`, nests to a fixed depth, and once bad stays bad. Strings come as they
- * stand, with their escapes checked but not decoded; whether they are UTF-8 is not checked. */
+/* A reader of JSON (RFC 8259) over bytes that may be hostile. It allocates and copies nothing,
+ * never reads past `end`, and nests to a fixed depth. Once bad it stays bad. Strings keep their
+ * escapes, which are checked but not decoded. It does not check for UTF-8. */
 
 #define DTI_JSON_DEPTH 32
 
@@ -87,7 +87,7 @@ static bool dti_json_u64(dti_json *j, uint64_t *value) {
     return true;
 }
 
-/* Behind a backslash. */
+/* After a backslash. */
 static bool dti_json_escape(dti_json *j) {
     if (j->at >= j->end || !*j->at || !strchr("\"\\/bfnrtu", *j->at))
         return dti_json_fail(j);

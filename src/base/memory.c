@@ -1,15 +1,15 @@
-/* The context's memory: every host byte that dtrain holds comes from here, zeroed and 64-byte
- * aligned (a cache line, and the widest vector), and is counted. The size stands in front of the
- * block, so that the host's free gets it back. Not for the pool's threads: only the thread that
- * calls dtrain allocates. */
+/* The context's memory. Every host byte that dtrain holds comes from here and is counted, zeroed
+ * and 64-byte aligned (a cache line, and the widest vector). The size is stored before the block,
+ * for the host's free. The pool's threads never allocate: only the thread that calls dtrain
+ * does. */
 
-/* One cache line in front of each block; only the size is used. */
+/* One cache line before each block; only the size is used. */
 #define DTI_MEMORY_ALIGN 64
 
-/* The system's own pointer stands just before the aligned block. aligned_alloc would do, were it
- * everywhere, and did it not write zeros into pages that are zeros: what is large and never used,
- * such as a gradient that other ranks compute, takes none. Several huge pages begin
- * with one, up to where a block may be far larger than what is used of it. */
+/* The system's own pointer is stored just before the aligned block. aligned_alloc does not exist
+ * everywhere, and it may write zeros into pages that are zero already. Here, large memory that is
+ * never used, such as a gradient that other ranks compute, takes no pages. A block of several huge
+ * pages begins at a huge page, up to the size where far more would be reserved than used. */
 static void *dti_malloc_aligned(void *user, size_t bytes, size_t align) {
     const bool huge = bytes >= 2 * DTI_HUGE_PAGE && bytes <= DTI_HUGE_MOST;
     if (huge)

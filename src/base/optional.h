@@ -1,9 +1,10 @@
-/* What a program can leave out (src/api/config.h), by a macro for each feature, or by DT_LIGHT.
- * Nothing is cut out of the source: DTI_HAS_SERVER is a constant, the compiler drops what no way
- * leads to, and a static function that nobody calls is not in the object.
+/* What a program can leave out (src/api/config.h), by a macro for each feature, or by DT_LIGHT. The
+ * source stays whole: DTI_HAS_SERVER is a constant, and the compiler drops dead code and static
+ * functions without callers.
  *
- * In dtrain.c DTI_OPTIONAL says whose feature the files after it are. Without that every DTI_PUBLIC
- * in them is UNSUPPORTED; a public function that is none asks DTI_HERE. */
+ * In dtrain.c DTI_OPTIONAL says to which feature the files after it belong. Without the feature
+ * every DTI_PUBLIC in them returns UNSUPPORTED. A public function without DTI_PUBLIC checks
+ * DTI_HERE. */
 
 #include "features.h"
 

@@ -1,13 +1,12 @@
-/* What the implementation needs of the compiler and the system, before anything else: the system's
- * headers, the compiler's checks, and the pragmas that make results independent of the flags that
- * the host program is compiled with. epilogue.h takes the pragmas back. It refuses C++ and
- * compilers that are neither GCC nor Clang.
+/* What the implementation needs of the compiler and the system: the system's headers, checks of the
+ * compiler, and pragmas. The pragmas make results independent of the host's compiler flags.
+ * epilogue.h takes the pragmas back. It refuses C++ and compilers that are neither GCC nor Clang.
  *
  * GCC drops -ffast-math by a pragma, and takes the levels of DTI_OPTIMIZE_ at any -O level of the
- * host; at -O0 it still inlines nothing but DTI_INLINE. Clang keeps the host's -O level and, under
- * -ffast-math, fuses a*b+c in its backend whatever the pragmas say: so a product that is added
- * later is written as fma(), or passes through DTI_FENCE. Comparisons with NaN, sums and divisions
- * stay as written in both. */
+ * host; at -O0 it still inlines nothing but DTI_INLINE. Clang keeps the host's -O level. Under
+ * -ffast-math its backend fuses a*b+c despite the pragmas. So a product that is added later is
+ * written as fma(), or passes through DTI_FENCE. Comparisons with NaN, sums and divisions stay as
+ * written in both. */
 
 #ifdef __cplusplus
 #error "dtrain.h: compile the implementation as C; C++ files include the declarations only"
@@ -102,7 +101,7 @@ DTI_OPTIMIZE()
 #endif
 #endif
 
-/* For leaf helpers whose speed must not hang on the host's -O level. Clang at -O0 gives each
+/* For leaf helpers whose speed must not depend on the host's -O level. Clang at -O0 gives each
  * inlined local stack of its own (70 KiB for gelu) and is not faster for it. */
 #if defined __clang__ && !defined __OPTIMIZE__
 #define DTI_INLINE static inline

@@ -1,8 +1,8 @@
 /* Random numbers: Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy
  * as 1, 2, 3" (SC'11). Counter-based: a number is a function of (key, counter, stream), so any
  * thread, replica or GPU makes the same one. The normal comes from one uniform by inversion
- * (Wichura's AS 241), with a logarithm of our own and fma() for every product that is added to:
- * the C library's log and the compiler's contractions would differ between machines. */
+ * (Wichura's AS 241). The logarithm is our own, and every product that is added to is an fma(). The
+ * C library's log and the compiler's contractions would differ between machines. */
 
 static dti_u32x4 dti_philox(uint64_t key, uint64_t counter, uint64_t stream_and_step) {
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
@@ -36,8 +36,8 @@ static double dti_uniform01(uint64_t key, uint64_t counter, uint64_t stream) {
 static const double dti_ln_terms[] = {1.0 / 23, 1.0 / 21, 1.0 / 19, 1.0 / 17, 1.0 / 15, 1.0 / 13,
                                       1.0 / 11, 1.0 / 9,  1.0 / 7,  1.0 / 5,  1.0 / 3};
 
-/* The natural logarithm of a normal x > 0 to about one unit in the last place: x = m * 2^e with m
- * in [sqrt(1/2), sqrt(2)), log(m) = 2 atanh(s), s = (m - 1) / (m + 1), by its series in s*s. */
+/* The natural logarithm of a normal x > 0 to about one unit in the last place. x = m * 2^e with m
+ * in [sqrt(1/2), sqrt(2)); log(m) = 2 atanh(s), s = (m - 1) / (m + 1), by its series in s*s. */
 static double dti_ln(double x) {
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);

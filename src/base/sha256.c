@@ -154,7 +154,7 @@ static void dti_sha256_arm(uint32_t h[8], const uint8_t *at, size_t blocks) {
 }
 #endif
 
-/* The compression of so many blocks of 64 bytes. */
+/* Compresses the given number of blocks of 64 bytes. */
 static void dti_sha256_blocks(uint32_t h[8], const uint8_t *at, size_t blocks) {
 #if DTI_X86
     if (dti_sha256_has_x86()) {

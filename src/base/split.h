@@ -1,16 +1,17 @@
-/* Which parts of the implementation this file of the host compiles: all (DT_IMPLEMENTATION), or
- * some of seven that a program has in as many files, so that they compile at the same time.
- * src/dtrain.c shows the files of each part, under DTI_COMPILES_.
+/* The parts of the implementation that this file of the host compiles: all of it
+ * (DT_IMPLEMENTATION), or some of seven parts. A program can put each part into a file of its own,
+ * so that they compile at the same time. src/dtrain.c shows the files of each part, under
+ * DTI_COMPILES_.
  *
  * Each part has its own copy of base/, of which the compiler keeps what is used. The only state of
  * base that the parts share is dti_visits (enter.c). In src/ every internal function is static. A
- * function that another part calls is DTI_SEAM in dtrain.h: static where all is compiled at once,
- * else hidden from whoever loads the program. ./build.sh header finds and marks those; a header
- * that both parts see must declare each.
+ * function that another part calls is DTI_SEAM in dtrain.h: static if all is compiled at once, else
+ * hidden outside the program. ./build.sh header finds and marks those; a header that both parts see
+ * must declare each.
  *
- * The linker reports a part that is missing, by dti_missing_, and parts that were compiled with
- * different options, by dti_parts_differ_in_: GRAPH defines one for the state of each option, and
- * the others need those. */
+ * The linker reports a missing part by dti_missing_. It reports parts compiled with different
+ * options by dti_parts_differ_in_: GRAPH defines one symbol for the state of each option, and the
+ * others need those symbols. */
 
 #ifdef DT_IMPLEMENTATION
 #define DTI_SEAM static

@@ -1,5 +1,5 @@
-/* Bounded text: a growing string for files that other programs read, so numbers ignore the host's
- * locale, the pattern matching of parameter groups, and what is UTF-8. */
+/* Bounded text. A growing string for files that other programs read, so numbers ignore the host's
+ * locale. Also the pattern matching of parameter groups, and the check for UTF-8. */
 
 /* Capacity of a text that ran out of memory: what follows would leave a hole, so nothing does. */
 #define DTI_TEXT_FAILED SIZE_MAX
@@ -93,8 +93,8 @@ static void dti_text_free(dti_text *text) {
     *text = (dti_text){.base = text->base};
 }
 
-/* One pattern, [pattern, end), without commas. On a mismatch only the last '*' is tried again,
- * which is enough and keeps the cost at length times length. */
+/* One pattern, [pattern, end), without commas. On a mismatch only the last '*' is tried again. That
+ * is enough, and the cost is at most length times length. */
 static bool dti_glob_one(const char *pattern, const char *end, const char *name) {
     const char *star = NULL, *star_name = NULL;
     while (*name) {

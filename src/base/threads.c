@@ -1,19 +1,20 @@
-/* The thread pool, owned by a context. The caller is worker 0 and takes part; a region is cut into
- * pieces by its size alone and handed out through a counter, so a late or preempted worker delays
- * nothing that it has not begun. Workers spin for a moment after a region, because the next one
+/* The thread pool, owned by a context. The caller is worker 0 and takes part. A region is cut into
+ * pieces by its size only, and handed out through a counter. So a late or preempted worker delays
+ * only the piece that it has begun. Workers spin for a moment after a region, because the next one
  * mostly follows at once, and then sleep. It refuses to nest: a region inside a region runs where
  * it is. Which worker runs a piece is not determined, so results may not depend on it.
  *
- * `gate` is the whole protocol, in one word: a region's number, whether workers may enter it, and
- * how many are inside. The region's fields are written only while the gate is shut and empty. */
+ * `gate` is the whole protocol in one word. It has a region's number, whether workers may enter,
+ * and how many are inside. The region's fields are written only while the gate is shut and
+ * empty. */
 
 #define DTI_GATE_INSIDE 0xFFFFu             /* how many workers are inside */
 #define DTI_GATE_OPEN 0x10000u              /* workers may enter */
 #define DTI_GATE_WAITED 0x20000u            /* the caller sleeps until the last one has left */
 #define DTI_GATE_REGION ((uint64_t)1 << 32) /* one step of the region's number */
 
-/* Parking and waking a thread costs 5 to 50 us: spinning for about as long is at most twice as
- * bad as knowing the future, and leaves a shared machine alone between steps. */
+/* Parking and waking a thread costs 5 to 50 us. Spinning for about as long is at most twice as bad
+ * as knowing the future. Between steps a shared machine is left to others. */
 #define DTI_SPIN_NS 20000
 /* More pieces than threads, so that one slow thread costs a quarter of its share at most. */
 #define DTI_PIECES_PER_THREAD 4
@@ -98,8 +99,9 @@ static bool dti_gate_is_new(uint64_t gate, uint64_t seen) {
     return (gate & DTI_GATE_OPEN) && gate / DTI_GATE_REGION != seen;
 }
 
-/* Sleeps until a region other than `seen` opens or the pool stops. `sleepers` is raised before the
- * gate is read, and the caller opens the gate before it reads `sleepers`: one sees the other. */
+/* Sleeps until a region other than `seen` opens or the pool stops. It raises `sleepers` before it
+ * reads the gate. The caller opens the gate before it reads `sleepers`. So one of the two sees the
+ * other. */
 static void dti_pool_sleep(dti_pool *pool, uint64_t seen) {
     dti_mutex_lock(&pool->lock);
     atomic_fetch_add(&pool->sleepers, 1);
@@ -109,10 +111,10 @@ static void dti_pool_sleep(dti_pool *pool, uint64_t seen) {
     dti_mutex_unlock(&pool->lock);
 }
 
-/* A woken thread is often put on its waker's processor, where it waits for the waker's time slice
- * to end, longer than many regions take, while another core idles (seen: half the speed). So before
- * workers are woken they are kept off the processor that the caller runs on now. Only where there
- * is a processor for each thread. */
+/* The system often puts a woken thread on its waker's processor. There it waits for the waker's
+ * time slice to end, longer than many regions take, while another core idles (seen: half the
+ * speed). So before workers are woken they are kept off the processor that the caller runs on now.
+ * Only where there is a processor for each thread. */
 static void dti_workers_avoid_caller(dti_pool *pool) {
     int cpu = dti_cpu_now();
     if (cpu < 0 || cpu >= DTI_MAX_THREADS || cpu == pool->avoided)
@@ -189,7 +191,8 @@ static void dti_gate_open(dti_pool *pool) {
 }
 
 /* No worker enters any more; returns when those inside have left. They are on their last piece, so
- * a short spin mostly does; a preempted one is waited for asleep, which lends it this core. */
+ * a short spin is mostly enough. For a preempted one this thread sleeps, so that it can use this
+ * core. */
 static void dti_gate_shut(dti_pool *pool) {
     uint64_t gate = atomic_fetch_and(&pool->gate, ~(uint64_t)DTI_GATE_OPEN);
     if (!(gate & DTI_GATE_INSIDE))

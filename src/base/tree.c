@@ -1,6 +1,6 @@
-/* The tree that sums are made in, so that they do not depend on who adds what: n leaves are split
- * at the largest power of two below n, each side is a tree by itself, then left + right. A span of
- * leaves that is whole at some split is a subtree. */
+/* The tree in which sums are made, so that they do not depend on who adds what. n leaves are split
+ * at the largest power of two below n. Each side is a tree by itself; the result is left + right. A
+ * span of leaves that is whole at some split is a subtree. */
 
 /* How many leaves are left of the root; n > 1. */
 static uint32_t dti_tree_split(uint32_t n) {
@@ -11,9 +11,9 @@ static uint32_t dti_tree_split(uint32_t n) {
 }
 
 /* The maximal subtrees, ascending, of the tree over `total` leaves that make up the leaves first ..
- * first + count - 1; how many. 0 where those are not all among the total. From each leaf it is the
- * largest that begins there and stays inside: at most one per level on the way up and one on the
- * way down, fewer than 64 for 32 levels. */
+ * first + count - 1. Returns their number, or 0 if those leaves are not all among the total. From
+ * each leaf it takes the largest subtree that begins there and stays inside. That is at most one
+ * per level on the way up and one on the way down, fewer than 64 for 32 levels. */
 #define DTI_TREE_SPANS 64u
 static uint32_t dti_tree_spans(uint32_t first, uint32_t count, uint32_t total,
                                dt_comm_span spans[DTI_TREE_SPANS]) {

@@ -1,7 +1,7 @@
-/* A model as one C file: a function that computes outputs of one sample, weights as constants, all
- * values between in one static array, where lifetimes decide who lies where. It needs a C99
+/* A model as one C file: a function that computes the outputs of one sample. Weights are constants,
+ * and all values between lie in one static array, placed by their lifetimes. It needs a C99
  * compiler and its math.h, and allocates nothing. The sums and functions are those of the CPU's
- * portable class (c_text.h). Refuses rows that it has no function for, by name. */
+ * portable class (c_text.h). A row without a function in C is an error that names it. */
 
 /* ---- what is needed, by whom, and where it lies */
 
@@ -103,7 +103,7 @@ static bool dti_c_constant(dti_c_file *f, uint32_t id) {
 
 /* ---- the nodes */
 
-/* Of the function: declared "const float *in" or "float *out", with its number behind it. */
+/* Of the function: declared "const float *in" or "float *out", followed by its number. */
 static void dti_c_parameter(dti_c_file *f, uint32_t id, const char *declared, uint32_t number) {
     const dti_node *n = &f->g->nodes[id];
     const bool input = n->op == DTI_OP_INPUT;

@@ -1,7 +1,7 @@
-/* A model as an ONNX file (ModelProto of onnx.proto): what outputs are computed from in a program
- * that does not train, weights as initializers, the number of samples as a dimension "batch". The
- * graph is put together in memory, weights follow one after the other, so a model is never there
- * twice. Refuses what ONNX has no operator for, by name, and writes nothing then. */
+/* A model as an ONNX file (ModelProto of onnx.proto). It has the ops that outputs need in a program
+ * that does not train, weights as initializers, and the dimension "batch" for samples. The graph is
+ * put together in memory. Weights follow one after the other, so the file is never in memory as a
+ * whole. An op without an ONNX operator is an error that names it; nothing is written then. */
 
 enum { DTI_ONNX_M_IR = 1, DTI_ONNX_M_PRODUCER, DTI_ONNX_M_VERSION, DTI_ONNX_M_GRAPH = 7 };
 enum { DTI_ONNX_G_NAME = 2, DTI_ONNX_G_INPUT = 11, DTI_ONNX_G_OUTPUT };
@@ -256,7 +256,7 @@ static void dti_onnx_bytes_key(dti_text *to, uint32_t field, uint64_t bytes) {
     dti_proto_varint(to, bytes);
 }
 
-/* What is in front of a parameter's bytes, to f->head. */
+/* The bytes before a parameter's values, to f->head. */
 static void dti_onnx_weight_head(dti_onnx_file *f, uint32_t id) {
     const dti_node *n = &f->o.g->nodes[id];
     const uint64_t bytes = dti_bytes(DT_F32, (uint64_t)dti_shape_elements(n->shape));

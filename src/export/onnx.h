@@ -1,6 +1,6 @@
-/* A graph on its way into an ONNX file (github.com/onnx/onnx: onnx.proto, Operators.md): the nodes
- * so far, and by which value each tensor is known there. A value is a number: below the graph's
- * count the leaf of that number, else one that an operator made. 0: none. */
+/* A graph that becomes an ONNX file (github.com/onnx/onnx: onnx.proto, Operators.md): the nodes so
+ * far, and the value of each tensor there. A value is a number: below the graph's count the leaf of
+ * that number, else one that an operator made. 0: none. */
 
 #define DTI_ONNX_OPSET 17 /* LayerNormalization's; ONNX 1.12, of June 2022 */
 
@@ -13,11 +13,11 @@ typedef struct dti_onnx {
     uint32_t *value;         /* by node */
     uint8_t *needed;         /* by node */
     uint32_t next;           /* the number of the next value */
-    uint32_t sampled;        /* an input that tells how many samples there are */
+    uint32_t sampled;        /* an input whose first axis gives the number of samples */
     uint32_t batch;          /* how many: i64 [1]; 0: nobody has asked yet */
     size_t open;             /* of the operator that attributes go to */
     bool is_open;
-    uint32_t packed; /* the newest row with several outputs, */
+    uint32_t packed; /* the newest row with several outputs */
     uint32_t outputs[DTI_OUTPUTS_MAX];
     dt_result result; /* the first error's */
 } dti_onnx;
@@ -26,7 +26,7 @@ typedef struct dti_onnx {
 typedef struct dti_onnx_row dti_onnx_row;
 typedef uint32_t dti_onnx_fn(dti_onnx *o, const dti_node *n, const dti_onnx_row *row);
 struct dti_onnx_row {
-    dti_onnx_fn *make; /* NULL: there is none */
+    dti_onnx_fn *make; /* NULL: the op is not supported */
     const char *text;  /* what `make` reads of it */
     float a, b;        /* constants of the text */
 };
@@ -48,17 +48,17 @@ static uint32_t dti_onnx_list(dti_onnx *o, const int64_t *values, int count);
 static uint32_t dti_onnx_one(dti_onnx *o, int64_t value); /* a list of one */
 static uint32_t dti_onnx_scalar(dti_onnx *o, float value);
 static uint32_t dti_onnx_filled(dti_onnx *o, int64_t elements, float value); /* [elements] */
-/* A value in another shape, with the samples' axis in front or without. */
+/* A value in another shape, with a leading sample axis or without. */
 static uint32_t dti_onnx_reshape(dti_onnx *o, uint32_t x, bool samples, dt_shape s);
 /* Elements [start, end) along an axis. */
 static uint32_t dti_onnx_part(dti_onnx *o, uint32_t x, int64_t start, int64_t end, int64_t axis);
-/* Axes in another order; the samples' stays in front. */
+/* Axes in another order; the sample axis stays first. */
 static uint32_t dti_onnx_permute(dti_onnx *o, uint32_t x, bool samples, int rank,
                                  const int64_t *axes);
 /* The last two axes the other way round. */
 static uint32_t dti_onnx_turned(dti_onnx *o, uint32_t x, bool samples, int rank);
-/* Input k of a node; one with samples at so many dimensions as `rank` at least, so that its sample
- * axis meets those of others. */
+/* Input k of a node. One with samples gets at least `rank` dimensions, so that its sample axis
+ * meets those of others. */
 static uint32_t dti_onnx_in(const dti_onnx *o, const dti_node *n, uint32_t k);
 static const dti_node *dti_onnx_node(const dti_onnx *o, const dti_node *n, uint32_t k);
 static uint32_t dti_onnx_lifted(dti_onnx *o, const dti_node *n, uint32_t k, int rank);

@@ -166,8 +166,8 @@ static uint32_t dti_onnx_attention(dti_onnx *o, const dti_node *n, const dti_onn
     return dti_onnx_reshape(o, y, n->samples, (dt_shape){2, {a.tq, a.heads * a.dv}});
 }
 
-/* ---- recurrent layers: the operator takes the input's weight too, so the product in front of the
- * row is folded. ONNX's order of gates is i o f c and z r h. */
+/* ---- recurrent layers: the operator takes the input's weight too, so the product before the row
+ * is folded. ONNX's order of gates is i o f c and z r h. */
 
 /* [gates * hidden, ...] in ONNX's order. */
 static uint32_t dti_onnx_gates(dti_onnx *o, uint32_t x, const dti_recurrence *a) {
@@ -268,7 +268,7 @@ static bool dti_onnx_folds(const dti_onnx *o, const dti_node *n, uint32_t k) {
     return n->op == DTI_OP_NORM && k == 1;
 }
 
-/* Its own inputs but for what is normed: runs are measured by what norms them. */
+/* Its own inputs except the normalised one: a norm measures its run of folded ops. */
 static bool dti_onnx_folded_reads(const dti_node *folded, uint32_t k) {
     return folded->op == DTI_OP_LINEAR || (folded->op == DTI_OP_BATCH_STATS && k > 0);
 }

@@ -1,7 +1,7 @@
-/* Rows of the op table as ONNX operators. A row's text is its formula where one is enough: in
- * postfix, x and y the inputs, p and q the node's parameters, a and b the row's, a digit itself,
- * Name/2 an operator of two, :alpha its attribute, of p; f32 a cast. What has no row is refused by
- * name. */
+/* Rows of the op table as ONNX operators. A simple row has a text, its formula in postfix. In it x
+ * and y are the inputs, p and q the node's parameters, a and b the row's. A digit is itself, and
+ * f32 a cast. Name/2 is an operator with two inputs, and :alpha its attribute, of value p. An op
+ * without a row is an error that names it. */
 
 /* ---- formulas */
 
@@ -95,7 +95,7 @@ static uint32_t dti_onnx_transpose(dti_onnx *o, const dti_node *n, const dti_onn
     return dti_onnx_permute(o, dti_onnx_in(o, n, 0), n->samples, n->shape.rank, n->attr.dim);
 }
 
-/* Of attention's row the results alone are there, in front of its logarithms. */
+/* Of attention's row only the results exist, which lie before its logarithms. */
 static uint32_t dti_onnx_slice(dti_onnx *o, const dti_node *n, const dti_onnx_row *row) {
     const int64_t start = n->attr.dim[0], end = start + n->attr.dim[1];
     const dti_node *in = dti_onnx_node(o, n, 0);
@@ -249,7 +249,7 @@ static uint32_t dti_onnx_conv(dti_onnx *o, const dti_node *n, const dti_onnx_row
 /* The windows of a pooling row. */
 typedef struct dti_pool_window {
     int64_t kernel[2], stride[2], padding[2];
-    int64_t end[2];    /* past the image, behind it: what ceil_mode is for, exactly */
+    int64_t end[2];    /* past the image's end: only ceil_mode needs it */
     bool mean, counts; /* counts: with the padding */
 } dti_pool_window;
 

@@ -1,8 +1,8 @@
-/* Checkpoint files. It owns what makes a file trustworthy: a CRC32C of the header and of every
- * tensor, which is written last and checked before anything is handed out. What does not check is
- * refused with the name of what is wrong, and never repaired. Bytes pass through a buffer in both
- * directions, so a file may be larger than the memory. What tensors mean is the trainer's business;
- * how a file appears whole is base/file.c's. */
+/* Checkpoint files. It owns the checksums: a CRC32C of the header and of every tensor. They are
+ * written last, and checked before any value is returned. A damaged file is an error that names the
+ * damaged part; it is never repaired. Bytes pass through a buffer in both directions, so a file may
+ * be larger than the memory. The trainer knows what the tensors mean; base/file.c makes a file
+ * appear whole. */
 
 #define DTI_CHECKPOINT_SUMS "dtrain.crc32c"
 
@@ -29,7 +29,7 @@ struct dti_checkpoint_file {
     dti_checkpoint_copy *copy;       /* of which bytes are added to; NULL: to the file */
 };
 
-/* `items` with the checksums behind them. */
+/* `items` followed by the checksums. */
 static dt_result dti_checkpoint_add_sums(dti_base *base, const char *path,
                                          const dti_safetensors_item *items, int count,
                                          dti_safetensors_item *all, const int64_t *dim) {

@@ -1,7 +1,7 @@
-/* Checkpoints: a safetensors file whose last tensor, "dtrain.crc32c", holds a CRC32C of the header
- * and of each tensor before it, so that any reader of safetensors can open it and a flipped bit is
- * found. And a folder of them: one file a step, a file LATEST that names the newest. What the
- * tensors mean is the trainer's business. */
+/* Checkpoints. A checkpoint is a safetensors file whose last tensor, "dtrain.crc32c", holds a
+ * CRC32C of the header and of each other tensor. So every reader of safetensors can open it, and a
+ * flipped bit is found. A folder of checkpoints has one file a step, and a file LATEST that names
+ * the newest. The trainer knows what the tensors mean. */
 
 /* A file that was checked and is open: without the checksums, and with no tensor's bytes in memory.
  * dt_safetensors_close ends it. */
@@ -24,15 +24,15 @@ static dt_result dti_checkpoint_add(dti_checkpoint_file *f, const void *data, si
 /* All further tensors: what `read` gives, through one buffer. */
 static dt_result dti_checkpoint_fill(dti_checkpoint_file *f, dti_checkpoint_read_fn *read,
                                      void *user);
-/* Lets the file appear once all bytes are there; `own` is an error: removes what was written, and
- * returns `own`. Frees f. */
+/* Lets the file appear once all bytes are written. If `own` is an error, removes the written bytes
+ * and returns `own`. Frees f. */
 static dt_result dti_checkpoint_end(dti_checkpoint_file *f, dt_result own);
 
-/* All of it. Writes path.tmp.PID.RANDOM, flushes it to the disk, renames it and flushes the
- * folder. When anything fails the temporary file goes, what was there before stays, and the
- * error says what and where (a full disk: how many bytes are needed). Only when the folder
- * cannot be flushed, which comes last, the new file is there already, and the text says so. What
- * `read` fails with is returned as it is. INVALID: an item has the name of the checksums. */
+/* Writes a whole checkpoint: writes path.tmp.PID.RANDOM, flushes it to the disk, renames it and
+ * flushes the folder. If anything fails, the temporary file is removed, the old file stays, and the
+ * error names operation and path (a full disk: how many bytes are needed). The folder is flushed
+ * last. If that fails, the new file exists already, and the text says so. An error of `read` is
+ * returned unchanged. INVALID: an item has the name of the checksums. */
 static dt_result dti_checkpoint_write(dti_base *base, const char *path,
                                       const dti_safetensors_item *items, int count,
                                       dti_checkpoint_read_fn *read, void *user);
@@ -46,12 +46,12 @@ static bool dti_checkpoint_is_checked(const dti_checkpoint *c, int index); /* a 
 /* FORMAT: what the tensors mean is wrong. desc: the description whose member allows it. */
 typedef dt_result dti_checkpoint_check_fn(const dti_checkpoint *c, const char *path,
                                           const char *desc);
-/* A tensor by its name, without .data; NULL = there is none. */
+/* A tensor by its name, without .data; NULL = not found. */
 static const dt_safetensors_tensor *dti_checkpoint_find(const dti_checkpoint *c, const char *name);
 /* Where its parts lie; NULL: it is one file, or none. */
 static const char *dti_checkpoint_parts_path(const dti_checkpoint *c);
 static const dt_safetensors_tensor *dti_checkpoint_at(const dti_checkpoint *c, int index);
-static int dti_checkpoint_index(const dti_checkpoint *c, const char *name); /* -1: there is none */
+static int dti_checkpoint_index(const dti_checkpoint *c, const char *name); /* -1: not found */
 /* Reads bytes [offset, offset + bytes) of a tensor. IO: they cannot be read any more. */
 static dt_result dti_checkpoint_read(const dti_checkpoint *c, int index, uint64_t offset,
                                      uint64_t bytes, void *to);
@@ -70,18 +70,19 @@ typedef struct dti_checkpoint_folder_step {
 } dti_checkpoint_folder_step;
 /* Once the step's file is there: LATEST, and old ones go. */
 static dt_result dti_checkpoint_folder_end(dti_base *base, const dti_checkpoint_folder_step *s);
-/* Before the first one: makes the folder if there is none, in one that is there, and looks whether
- * files can be made in it. IO: the text has the reason and what to do. */
+/* Before the first checkpoint: makes the folder if it does not exist (its parent must), and checks
+ * that files can be created in it. IO: the text has the reason and what to do. */
 static dt_result dti_checkpoint_folder_ready(dti_base *base, const char *folder);
-/* Before a job's first write: makes the folder, and holds it against other jobs until *lock, unless
- * it is -1, is closed (dti_stream_close). IO: another job has it, named by its host and process. */
+/* Before a job's first write: makes the folder, and locks it against other jobs. The lock ends when
+ * *lock, unless it is -1, is closed (dti_stream_close). IO: another job has it, named by its host
+ * and process. */
 static dt_result dti_checkpoint_folder_lock(dti_base *base, const char *folder, int *lock);
-/* dti_checkpoint_begin of a step's file; dti_checkpoint_end does the rest. And all of it: makes the
- * folder if there is none (not the one that it is in), removes temporary files that a
- * crash left, writes the step's file, then LATEST, then removes the files of that form of this and
- * earlier steps but the newest `keep` (at least 1). Those of later steps stay: a run was taken back
- * to an earlier step, and which of the two is wanted is not known here. What cannot be removed is
- * warned of. When LATEST cannot be written, the step's file stays and nothing is removed. */
+/* dti_checkpoint_begin of a step's file; dti_checkpoint_end does the rest. And all in one: makes
+ * the folder if it does not exist (its parent must), and removes temporary files that a crash left.
+ * Then it writes the step's file, and LATEST. Then it removes the files of that form of this and
+ * earlier steps, except the newest `keep` (at least 1). Files of later steps stay: after a return
+ * to an earlier step it is not known which run is wanted. Files that cannot be removed give a
+ * warning. If LATEST cannot be written, the step's file stays and nothing is removed. */
 static dt_result dti_checkpoint_folder_begin(dti_base *base, const char *folder, uint64_t step,
                                              int keep, const dti_safetensors_item *items, int count,
                                              dti_checkpoint_file **out);
@@ -101,7 +102,8 @@ static bool dti_checkpoint_folder_good(dti_base *base, const char *folder, const
 /* The steps up to `most` that have a file, the newest first, at most `room`; their number. */
 static int dti_checkpoint_folder_steps(const char *folder, uint64_t most, uint64_t *steps,
                                        int room);
-/* Before anything is written: makes the folder if there is none, and removes temporary files. */
+/* Before anything is written: makes the folder if it does not exist, and removes temporary
+ * files. */
 static dt_result dti_checkpoint_folder_start(dti_base *base, const char *folder);
 /* The name of a step's file, or of its folder where that is there. */
 static dt_result dti_checkpoint_folder_file(dti_base *base, const char *folder, uint64_t step,
@@ -125,7 +127,7 @@ typedef struct dti_checkpoint_parts {
      * 1: no more. */
     _Atomic uint64_t until;
 } dti_checkpoint_parts;
-/* What makes the temporary folder's name: rank 0's, and told to all. */
+/* The random part of the temporary folder's name. Rank 0 draws it, and sends it to all. */
 static void dti_checkpoint_parts_name(uint64_t name[2]);
 static dt_result dti_checkpoint_parts_open(dti_base *base, dti_checkpoint_parts *p,
                                            const char *path, const uint64_t name[2], uint32_t rank,
@@ -146,7 +148,7 @@ static dt_result dti_checkpoint_part_begin(dti_base *base, const dti_checkpoint_
  * is an error, or one comes: removes all. IO: a part does not come, as on another disk. */
 static dt_result dti_checkpoint_parts_end(dti_base *base, dti_checkpoint_parts *p, dt_result own);
 static void dti_checkpoint_parts_close(dti_base *base, dti_checkpoint_parts *p);
-/* Its files and itself. False: it is none, or stays; errno says why. */
+/* Its files and itself. False: it does not exist, or stays; errno says why. */
 static bool dti_checkpoint_parts_remove(const char *folder);
 
 /* ---- A step's file in a folder, written by a thread from a copy. */

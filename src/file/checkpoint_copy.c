@@ -1,6 +1,6 @@
-/* A checkpoint that a thread writes while training goes on. The calling thread copies the items
- * and all bytes into one block; the thread sees nothing else. The application's allocator and
- * logger are called only on its own threads. So the thread has malloc's memory, and whoever waits
+/* A checkpoint that a thread writes while training goes on. The calling thread copies the items and
+ * all bytes into one block; the thread sees nothing else. The application's allocator and logger
+ * are called only on its own threads. So the thread has malloc's memory, and the thread that waits
  * for it logs its warnings. */
 
 #define DTI_COPY_ALIGN 64u /* of each tensor's bytes */
@@ -96,7 +96,7 @@ static dt_result dti_checkpoint_copy_read(void *user, int item, uint64_t offset,
     dti_checkpoint_copy *c = user;
     memcpy(to, c->bytes[item] + offset, bytes);
     if (item < c->finite && dti_checkpoint_warn(&c->base, &c->items[item], offset, to, bytes))
-        c->finite = 0; /* the first one is told */
+        c->finite = 0; /* the first one is reported */
     return DT_OK;
 }
 

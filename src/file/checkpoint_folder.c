@@ -1,5 +1,5 @@
-/* Folders of checkpoint files. It owns the order in which files appear and go: the step's file,
- * then LATEST, then old ones go, so at every instant LATEST names a whole file. */
+/* Folders of checkpoint files. It owns the order in which files appear and disappear: the step's
+ * file, then LATEST, then old files are removed. So at every instant LATEST names a whole file. */
 
 /* ---- Names in a folder */
 
@@ -22,10 +22,11 @@ static bool dti_checkpoint_step_of(const char *name, uint64_t *step) {
         return false;
     *step = strtoull(name + 5, NULL, 10);
     dti_checkpoint_name(again, *step, !strchr(name, '.'));
-    return !strcmp(name, again); /* so no sign, no other count of digits, nothing behind it */
+    return !strcmp(name, again); /* so it has no sign, the same number of digits, and nothing after
+                                  * them */
 }
 
-/* What is behind a temporary file's ".tmp.": PID.RANDOM; PID alone is of an earlier version's. */
+/* The part after a temporary file's ".tmp.": PID.RANDOM; an earlier version wrote only PID. */
 static bool dti_checkpoint_process_of(const char *text, long *process) {
     char again[32];
     char *end;
@@ -37,8 +38,9 @@ static bool dti_checkpoint_process_of(const char *text, long *process) {
     return !*end || (*end == '.' && strspn(end + 1, "0123456789abcdef") == 16 && !end[17]);
 }
 
-/* A temporary file of this folder that nobody is writing. A writer of this process's number, if it
- * is not an earlier process, is not at work now: in containers each run has the same number. */
+/* A temporary file of this folder that no process is writing. In containers each run may have the
+ * same process number. So a file of this process's number is of an earlier process: this one is not
+ * writing now. */
 static bool dti_checkpoint_is_stale(const char *name) {
     char of[DTI_CHECKPOINT_NAME];
     const char *end = strstr(name, ".tmp.");

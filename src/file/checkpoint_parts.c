@@ -1,7 +1,7 @@
 /* A checkpoint that several ranks write: a folder with one file of each rank, its part, and an
- * index that rank 0 writes when all parts are there. It owns the order: a temporary folder, parts,
- * index, rename. The index has what recognises each part: its bytes, and the checksum of its
- * checksums. So a part of another saving is found. Ranks meet on the disk alone: rank 0 looks
+ * index. Rank 0 writes the index when all parts exist. It owns the order: a temporary folder,
+ * parts, index, rename. The index identifies each part by its bytes and the checksum of its
+ * checksums. So a part of another saving is found. Ranks synchronise only by the disk: rank 0 polls
  * until it sees each part whole. */
 
 #define DTI_PARTS_ROOM sizeof((dti_checkpoint_parts *)0)->temporary
@@ -167,8 +167,8 @@ static bool dti_checkpoint_parts_remove(const char *folder) {
     return dti_folder_remove(folder);
 }
 
-/* A folder cannot replace another in one step, but two can change places. Where they cannot, what
- * is at the path goes elsewhere first. *old: where it is then; "": there was none. */
+/* A folder cannot replace another in one step, but two can be exchanged. Where that is not
+ * supported, the old folder is first renamed. *old: its new path; "": there was no old one. */
 static dt_result dti_checkpoint_parts_place(dti_base *base, dti_checkpoint_parts *p,
                                             char old[DTI_PARTS_ROOM]) {
     uint64_t name[2];

@@ -1,5 +1,5 @@
-/* What a file says of its model, and how that is held against the one here. A file may come from
- * anywhere: its text is bytes with a length, and shown without what a terminal would obey. */
+/* The model that a file describes, and its comparison with the model here. A file may come from
+ * anywhere. So its text is bytes with a length, and it is shown without control characters. */
 
 static const char dti_param_line[] = "parameter '";
 
@@ -13,7 +13,7 @@ static void dti_model_text_params(const dt_graph *g, dti_text *text) {
 
 /* ---- ops */
 
-/* Numbers that are none by their bits: all of them are told apart. */
+/* NaNs and infinities by their bits: all of them differ. */
 static void dti_model_text_float(const char *name, int index, float value, dti_text *text) {
     const uint32_t bits = dti_bits_from_f32(value);
     if (!bits)
@@ -150,8 +150,8 @@ static size_t dti_model_params(const char *text, size_t size) {
     return params;
 }
 
-/* The first parameter's line of `text` that `other` has not, or that is one too many: a file that
- * repeats lines is looked through no longer than one that does not. Nothing: it has all. */
+/* The first parameter's line of `text` that `other` lacks, or has less often. A file that repeats
+ * lines takes no longer than one that does not. Empty: `other` has all. */
 static dti_slice dti_model_missing(const char *text, size_t size, const char *other,
                                    size_t other_size) {
     size_t found = 0, left = dti_model_params(other, other_size);

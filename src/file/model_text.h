@@ -1,7 +1,7 @@
-/* A model as lines of text, which lie in files of its state: "parameter 'fc.weight' [10, 784]", one
- * for each parameter and buffer, are the contract; behind them each op with its label, shape and
- * attributes, "relu [B, 10]", is there to be read and to say what has changed. Neither numbers of
- * nodes nor bytes of structures: so a field more, or an op more, changes one line. */
+/* A model as lines of text, in files of its state. The lines "parameter 'fc.weight' [10, 784]", one
+ * for each parameter and buffer, must be the same. After them each op has a line with label, shape
+ * and attributes, "relu [B, 10]": to be read, and to name changes. There are no node numbers and no
+ * bytes of structures, so one more field, or one more op, changes one line. */
 
 static void dti_model_text_params(const dt_graph *g, dti_text *text);
 /* The ops of the first `count` nodes. */
@@ -21,7 +21,7 @@ static dti_line_text dti_show_line(dti_slice line); /* for a message */
 static bool dti_model_texts_differ(const char *a, size_t a_size, const char *b, size_t b_size,
                                    size_t *line);
 
-/* INVALID: a parameter's line that only one of both has; named. */
+/* INVALID: a parameter's line that only one of the two has; named. */
 static dt_result dti_model_text_contract(dti_base *base, const char *path, const char *file,
                                          size_t size, const dti_text *here);
 /* The first difference beside that is warned of. */

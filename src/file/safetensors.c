@@ -1,10 +1,10 @@
-/* Safetensors, the weight format of the Python world: read whole, checked whole, and written so
- * that the reference implementation and PyTorch take it (its README, "Format", and the checks of
- * its validate()). A file may come from anywhere: the header is read and checked first, every
- * length is held against what is really there before it is used, and a file is refused when its
- * tensors overlap, leave holes, do not end with it, or share a name: what does not fit costs a
- * header. It owns the header, in which names are decoded in place. Tensors' bytes are in memory or
- * stay in the file, which is then kept open. */
+/* Safetensors, the weight format of the Python world. Files are written so that the reference
+ * implementation and PyTorch accept them (its README, "Format", and the checks of its validate()).
+ * A file may come from anywhere. The header is read and checked first, and every length is compared
+ * with the file's size before it is used. A file is an error if its tensors overlap, leave holes,
+ * do not end with it, or share a name. So a bad file costs only a header. It owns the header, in
+ * which names are decoded in place. Tensors' bytes are in memory or stay in the file, which is then
+ * kept open. */
 
 typedef struct dti_weight {
     dt_safetensors_tensor info; /* whole once all is checked; of more dimensions the first */
@@ -23,7 +23,7 @@ struct dt_safetensors {
     bool checked; /* against its checksums, here */
     char *header;
     uint32_t header_crc; /* CRC32C of the file's bytes up to the data */
-    char *data;          /* behind the header; NULL: in the file */
+    char *data;          /* after the header; NULL: in the file */
     uint64_t data_bytes;
     dti_weight *items; /* in the order of their bytes */
     size_t count, capacity;
@@ -75,8 +75,8 @@ static uint32_t dti_escape_unicode(const char **at, const char *end) {
     return 0x10000 + ((code - 0xD800) << 10 | (low - 0xDC00));
 }
 
-/* Decodes a JSON string where it lies and ends it with NUL, on the closing quote at the latest:
- * no escape is shorter than what it stands for. False: half a surrogate pair or a NUL. */
+/* Decodes a JSON string in place and ends it with NUL, on the closing quote at the latest: an
+ * escape is never shorter than its bytes. False: half a surrogate pair or a NUL. */
 static bool dti_unescape(char *text, size_t size) {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     char *put = text;
@@ -226,7 +226,7 @@ static dt_result dti_weights_read_header(dt_safetensors *w, char *header, size_t
     return dti_json_done(&j) ? DT_OK : dti_weights_bad(w, NULL, "its header is not valid JSON");
 }
 
-/* ---- Order: heap sort, since the C library's qsort may allocate behind the host's back */
+/* ---- Order: heap sort, because the C library's qsort may allocate without the host's allocator */
 
 typedef bool dti_weights_less_fn(const dt_safetensors *w, uint32_t a, uint32_t b);
 
@@ -333,8 +333,8 @@ static dt_result dti_weights_check(dt_safetensors *w) {
     return dti_weights_order_names(w);
 }
 
-/* Reads the header and sets data_bytes. Its first byte comes before the rest: what is no
- * safetensors file may say that a hundred million bytes follow. */
+/* Reads the header and sets data_bytes. It checks the first byte before the rest: another kind of
+ * file may claim a header of a hundred million bytes. */
 static dt_result dti_weights_take_header(dt_safetensors *w, dti_reader *r, size_t *header_bytes) {
     unsigned char first[9];
     if (r->size < 8)

@@ -1,8 +1,8 @@
-/* Tensors in several files with an index, as transformers and huggingface_hub write large models:
- * model.safetensors.index.json has "weight_map", which names each tensor's file, in the index's own
- * folder. It owns which files belong together. What a file has is checked by safetensors.c, and the
- * index against what the files have. An index may come from anywhere: a name that leads out of the
- * folder is refused. */
+/* Tensors in several files with an index, as transformers and huggingface_hub write large models.
+ * In model.safetensors.index.json "weight_map" names each tensor's file, in the index's own folder.
+ * It owns which files belong together. safetensors.c checks each file; this file checks the index
+ * against them. An index may come from anywhere: a name that leads out of the folder is an
+ * error. */
 
 /* Whether a file of the index's folder may have this name. It has
  * up to 255 bytes. */
@@ -14,7 +14,7 @@ static bool dti_index_is_plain(const char *name) {
 /* ---- Reading */
 
 typedef struct dti_weights_map {
-    dt_safetensors *w;       /* of all files: what is made */
+    dt_safetensors *w;       /* of all files: the result */
     bool mapped;             /* the weight_map has been read */
     size_t folder;           /* bytes of its path up to the name */
     size_t room, files_room; /* of w->parts and w->files */
@@ -101,8 +101,9 @@ static dt_result dti_index_read_map(dti_weights_map *x, dti_json *j) {
     return DT_OK;
 }
 
-/* ---- What recognises the files of a checkpoint: "files" of metadata's "dtrain" has of each its
- * bytes and the checksum of its checksums, and "weight_map" the checksum of the index's own. */
+/* ---- How the files of a checkpoint are identified. In metadata's "dtrain", "files" has each
+ * file's bytes and the checksum of its checksums. "weight_map" has the checksum of the index's
+ * own. */
 
 static bool dti_index_read_file(dti_weights_map *x, dti_json *j, dti_slice name) {
     dt_safetensors *w = x->w;

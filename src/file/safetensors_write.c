@@ -12,7 +12,7 @@ static void dti_safetensors_add_item(dti_text *text, const dti_safetensors_item 
                  (unsigned long long)(begin + item->bytes));
 }
 
-/* The header with spaces behind it, so that the data begins at a multiple of 8. */
+/* The header, followed by spaces, so that the data begins at a multiple of 8. */
 static dti_text dti_safetensors_header(dti_base *base, const dti_safetensors_item *items,
                                        int count) {
     dti_text text = dti_text_open(base);

@@ -1,6 +1,6 @@
 /* A store's state to and from the tensors of a checkpoint. It owns which tensors there are and
- * where they lie in the arenas; whoever calls it owns the words beside them. Everything is held
- * against the store before the first value is written. */
+ * where they lie in the arenas; the caller owns the words beside them. Everything is compared with
+ * the store before the first value is written. */
 
 static uint32_t dti_state_moments(const dt_store *s) {
     return s->moments;
@@ -135,7 +135,7 @@ static dt_result dti_state_copy(void *user, int item, uint64_t offset, void *to,
     return dti_store_array_read(s, kind, first, bytes / dti_arena_bytes(1), to);
 }
 
-/* Tensors of which the first NaN or infinity is told: parameters and moments. */
+/* Tensors whose first NaN or infinity is reported: parameters and moments. */
 static int dti_state_warned(const dti_state_file *f) {
     return f->store->allow_nonfinite ? 0 : f->tensors;
 }
@@ -247,7 +247,7 @@ static dt_result dti_state_counts(const dti_state_file *f, const dti_checkpoint 
     return DT_OK;
 }
 
-/* Bytes of what is one: a float, or a block of moments in 8 bits with its scale at its end. 0: the
+/* Bytes of one unit: a float, or a block of moments in 8 bits with its scale at its end. 0: the
  * tensor has neither. */
 static uint64_t dti_state_unit(const dt_safetensors_tensor *x, dt_dtype *dtype) {
     const bool moment =

@@ -1,7 +1,7 @@
-/* The whole state that training changes in a store, as tensors of a checkpoint: each parameter and
- * buffer under its name, "dtrain.moment1." and 2 of each, and a fit's "dtrain.watch.best." of each.
- * Then "dtrain.t", words that the caller defines, and "dtrain.model", the lines of model_text.h.
- * The order of parameters in the file need not be the one here. */
+/* All state of a store that training changes, as tensors of a checkpoint. Each parameter and buffer
+ * has its name; each moment "dtrain.moment1." and 2, and a fit's best value "dtrain.watch.best.".
+ * The step is "dtrain.t". Then come words that the caller defines, and "dtrain.model", the lines of
+ * model_text.h. The file's order of parameters may differ from the one here. */
 
 typedef struct dti_state_extra { /* a tensor of the caller's, of one dimension */
     char name[40];
@@ -15,8 +15,8 @@ typedef struct dti_state_file {
     dt_store *store;
     dti_base *base;
     dti_text model;                /* of this process: filled by the caller */
-    uint64_t *words;               /* the caller's; to be written, or what was read */
-    const dti_state_extra *extras; /* the caller's, to be written behind all others */
+    uint64_t *words;               /* the caller's: to be written, or read */
+    const dti_state_extra *extras; /* the caller's, to be written after all others */
     uint32_t extra_count;
     dti_safetensors_item *items;
     char **names; /* of the first `tensors` items */
@@ -26,14 +26,14 @@ typedef struct dti_state_file {
     char *chunk;
     int64_t sizes[3];
     const uint32_t *counts;  /* of steps, by parameter; NULL: the store has them */
-    const uint32_t *rank_of; /* [count]: of a sharded checkpoint, the rank that writes each; */
-    const int *own;          /* and this rank's items. NULL: rank 0 writes all */
+    const uint32_t *rank_of; /* [count]: in a sharded checkpoint, the rank that writes each */
+    const int *own;          /* [count]: the items of this rank. NULL: rank 0 writes all */
     /* A fit's best weights are an array of tensors after the moments. They are in the arena's
      * order, or NULL: then they are pushed. */
     bool best;
     const float *best_values;
-    bool copies; /* who writes it warns of a NaN or infinity later; */
-    bool told;   /* or was warned of one */
+    bool copies; /* the writer warns of a NaN or infinity later */
+    bool told;   /* a NaN or infinity was warned of */
 } dti_state_file;
 
 /* Lists the tensors; `moments` of them. INVALID: a parameter has a name of the format's own. */
@@ -65,8 +65,8 @@ static dt_result dti_state_contract(dti_state_file *f, const char *path, const d
 /* Whether each tensor is there, with its shape and type: FORMAT. */
 static dt_result dti_state_match(const dti_state_file *f, const char *path,
                                  const dti_checkpoint *c);
-/* The number of a parameter in the file, which counts are in the order of: the first tensors are
- * the parameters. */
+/* The number of a parameter in the file. The first tensors are the parameters, and counts are in
+ * their order. */
 static int dti_state_number(const dti_state_file *f, const dti_checkpoint *c, int item);
 /* Counts in the order of the store. */
 static dt_result dti_state_counts(const dti_state_file *f, const dti_checkpoint *c,

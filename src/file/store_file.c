@@ -1,8 +1,8 @@
 /* A store's parameters to and from a weight file, by name. Saving writes them in order of creation,
- * in the type that is asked for, or as they are stored: F32 or BF16;
- * loading takes any float type and more tensors than the model has, and checks every parameter and
- * value before it writes the first. Optimizer state is not kept here. It uses the public store
- * functions and .allow_nonfinite only. */
+ * in the requested type, or as they are stored: F32 or BF16. Loading accepts any float type, and
+ * more tensors than the model has. It checks every parameter and value before it writes the first.
+ * Optimizer state is not kept here. It uses the public store functions and .allow_nonfinite
+ * only. */
 
 /* A shape as a message shows it: "[128, 784]". */
 typedef struct dti_dims_text {
@@ -244,7 +244,7 @@ static dt_result dti_store_save(dt_store *store, const char *path, const dt_save
     return result;
 }
 
-/* ---- Saving by whoever has the values: all parameters in their order, as F32 */
+/* ---- Saving by the code that has the values: all parameters in their order, as F32 */
 
 static dt_result dti_weights_begin(dt_store *store, const char *path, dti_writer **out) {
     dti_saving s = {.store = store};
@@ -345,8 +345,8 @@ static dt_result dti_store_match(const dti_loading *l, const dt_param_info *para
     return DT_OK;
 }
 
-/* A value that comes in is a finite float, unless others are asked for: then what is finite in the
- * file is. `count` values of l->chunk, the tensor's from `first` on. */
+/* A loaded value must be a finite float. With .allow_nonfinite, a finite value of the file must
+ * stay finite. Checks `count` values of l->chunk, the tensor's from `first` on. */
 static dt_result dti_store_check_values(const dti_loading *l, const char *name, dt_dtype dtype,
                                         uint64_t first, uint64_t count, bool half) {
     const bool any = l->desc.allow_nonfinite || l->store->allow_nonfinite;
@@ -459,7 +459,7 @@ static dt_result dti_store_load(dt_store *store, const char *path, const dt_load
     return result;
 }
 
-/* ---- Loading by whoever writes the values elsewhere */
+/* ---- Loading by code that writes the values elsewhere */
 
 static dt_result dti_weights_fit(dt_store *store, const dt_safetensors *weights, const char *path) {
     dti_base *base = dti_store_base(store);

@@ -1,10 +1,10 @@
-/* A store's whole state to and from a file: what dt_store_save keeps, and the optimizer's part, so
- * that training goes on as without a break. A file that does not fit is refused before the first
- * value is written. */
+/* A store's whole state to and from a file: the state that dt_store_save keeps, and the optimizer's
+ * part, so training continues as without a break. A file that does not fit is an error before the
+ * first value is written. */
 
-/* Words of the tensor "dtrain.store", u64 each; of MOMENTS bits 8 to 15 are the dt_state_dtype.
- * Then of each parameter the kind of optimizer, and of one with an average in bits 8 to 15 1 + the
- * moment that it is, from bit 16 on the step that it counts from. */
+/* Words of the tensor "dtrain.store", u64 each. Bits 8 to 15 of MOMENTS are the dt_state_dtype.
+ * Then one word for each parameter has the kind of optimizer. With an average, bits 8 to 15 are 1 +
+ * its moment, and bits from 16 on the step from which it counts. */
 enum {
     DTI_STORE_VERSION,
     DTI_STORE_STEP,

@@ -10,7 +10,8 @@ static void dti_png_be32(dti_text *to, uint32_t value) {
     dti_text_add_bytes(to, bytes, sizeof bytes);
 }
 
-/* A chunk's length stands before it and its sum behind: between these two its data is added. */
+/* A chunk's length comes before it and its checksum after it: its data is added between these
+ * calls. */
 static size_t dti_png_open(dti_text *to, const char type[4]) {
     dti_png_be32(to, 0);
     dti_text_add_bytes(to, type, 4);
@@ -26,7 +27,7 @@ static void dti_png_close(dti_text *to, size_t opened) {
     dti_png_be32(to, dti_crc32(0, to->data + opened - 4, size + 4u));
 }
 
-/* Adler-32 (RFC 1950, 9) of what is stored. */
+/* Adler-32 (RFC 1950, 9) of the stored bytes. */
 typedef struct dti_png_stream {
     dti_text *to;
     uint32_t a, b;

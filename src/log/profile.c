@@ -1,5 +1,5 @@
-/* A trace of steps ("Trace Event Format", Google): complete events, "ph":"X", of launches, of which
- * a step that is made part by part tells when they began and ended. */
+/* A trace of steps ("Trace Event Format", Google). It has complete events, "ph":"X", of launches. A
+ * step that is made part by part knows when they began and ended. */
 
 #define DTI_PROFILE_STEPS 100
 #define DTI_PROFILE_PART_MS 50.0

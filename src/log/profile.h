@@ -1,4 +1,4 @@
-/* A trace: events in Chrome's JSON, one behind the other, ended by a comma each. */
+/* A trace: events in Chrome's JSON, each followed by a comma. */
 struct dt_profile {
     dti_base *base;
     int rank, steps;
@@ -7,7 +7,7 @@ struct dt_profile {
     char devices[8][32]; /* by thread number, from 1 on; 0 is the trainer */
 };
 
-/* Begins an event, whose arguments are added behind it; times in microseconds of the trace. */
+/* Begins an event, whose arguments are added after it; times in microseconds of the trace. */
 static void dti_profile_open(dt_profile *p, const char *name, const char *category, int thread,
                              double begin, double length);
 static void dti_profile_argument(dt_profile *p, const char *name, uint64_t value);

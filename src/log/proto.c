@@ -1,6 +1,6 @@
-/* Protocol buffers' wire format: a key (number of the field and how it is coded), then its value.
- * A message's length stands before it, in as few bytes as it needs; five are kept for it, since it
- * is known only behind it: readers take numbers with zeros in front. */
+/* Protocol buffers' wire format: a key (number of the field and how it is coded), then its value. A
+ * message's length comes before it, and mostly takes few bytes. It is known only after the message,
+ * so five bytes are reserved: readers accept numbers with leading zeros. */
 
 enum { DTI_PROTO_VARINT = 0, DTI_PROTO_F64 = 1, DTI_PROTO_BYTES = 2, DTI_PROTO_F32 = 5 };
 

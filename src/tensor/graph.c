@@ -75,8 +75,8 @@ static dt_tensor dti_graph_push(dt_graph *g, const dti_node *node, const dt_tens
     return (dt_tensor){g, g->count++};
 }
 
-/* ---- names: open addressing, at most half full; an entry that was undone may stay, since whoever
- * has its number now has another op or label */
+/* ---- names: open addressing, at most half full. An entry that was undone may stay: the node that
+ * has its number now has another op or label. */
 
 static bool dti_is_named(const dti_node *n) {
     return n->count == 0 && n->label && !n->values;

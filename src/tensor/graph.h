@@ -19,7 +19,7 @@ typedef struct dti_node {
     bool term;      /* a pair (sum, weight): a loss or a metric */
     bool recompute; /* not kept for the backward pass */
     bool low;       /* an input of what another stage computed in 16 bits */
-    uint16_t stage; /* of a pipeline, that what is made behind this belongs to; 0 = as before it */
+    uint16_t stage; /* the pipeline stage of nodes that are made after this one; 0 = as before it */
     uint32_t first; /* into graph->inputs */
     uint32_t count; /* of inputs */
     dt_shape shape;
@@ -30,8 +30,8 @@ typedef struct dti_node {
     uint32_t source; /* of such a node: what it is a cast of; 0 = none */
 } dti_node;
 
-/* A function of the API whose rows have attributes that it worked out from shapes, and what it was
- * called with: so that its rows can be made again at other shapes (lower/replay.c). */
+/* A call of an API function that derives attributes of its rows from shapes. It is kept, so that
+ * its rows can be made again at other shapes (lower/replay.c). */
 #define DTI_CALL_INPUTS 5
 typedef struct dti_call dti_call;
 typedef dt_tensor dti_make_fn(dt_graph *graph, const dti_call *call);
@@ -51,15 +51,15 @@ typedef struct dti_string {
 #define DTI_SCOPES_MAX 32
 #define DTI_SCOPE_SIZE 256
 
-/* What a reverse pass made, by node: how many nodes there were when its gradients had been made, 0:
- * it has none; and the newest row that gave it a gradient, 0: none did. */
+/* What a reverse pass made, by node. The number of nodes when its gradients had been made (0: it
+ * has none), and the newest row that gave it a gradient (0: none did). */
 typedef struct dti_grad_pass {
     uint32_t *ends, *givers;
 } dti_grad_pass;
 
 struct dt_graph {
     dti_owned owned;   /* first */
-    dti_owned *stores; /* alive; parameters may be added while there is none */
+    dti_owned *stores; /* alive; parameters may be added while there are no stores */
     dt_ctx *ctx;
     dti_base *base;
     bool steps;           /* a gradient goes through step functions (differentiate.c) */
@@ -116,8 +116,8 @@ static bool dti_is_set(dt_tensor x) {
     return x.graph != NULL || x.id != 0;
 }
 
-/* What a wrong op gives. It knows its graph, so that it is not taken for the {0} of "none" where a
- * bias, weights or the end of a list may be none. */
+/* The result of a wrong op. It has its graph, which distinguishes it from {0}: that means "none"
+ * for a bias, for weights or at a list's end. */
 static inline dt_tensor dti_nil(dt_graph *g) {
     return (dt_tensor){g, 0};
 }
@@ -147,8 +147,8 @@ static dt_tensor dti_graph_off(dt_graph *g, const char *op, const char *why);
 static bool dti_graph_refuse(dt_graph *g, const char *format, ...) DTI_PRINTF(2, 3);
 /* The same when host memory ran out. */
 static dt_tensor dti_graph_no_memory(dt_graph *g, const char *format, ...) DTI_PRINTF(2, 3);
-/* What an op gives whose input is nil: nil, and an error of the graph that the nil knows, whose own
- * may have been cleared. For {0}, which knows none, {0}. */
+/* The result of an op whose input is nil. It is nil, and the error goes to the graph of that nil,
+ * whose own error may have been cleared. For {0}, which has no graph, it is {0}. */
 static inline dt_tensor dti_nil_of(dt_tensor x, const char *op) {
     return x.graph ? dti_graph_fail(x.graph, "%s: its input is nil", op) : dti_nil(NULL);
 }
@@ -184,7 +184,7 @@ static inline dt_tensor dti_call_in(dt_graph *g, const dti_call *c, uint32_t i) 
 /* A training program that computes `value` from a buffer makes it the buffer's value when a step
  * commits. */
 static void dti_graph_update(dt_tensor buffer, dt_tensor value);
-/* How far a graph has grown, and back to that: what was appended since may be used by nobody. */
+/* The size of a graph, to return to it. Nothing may use the nodes that were appended since. */
 typedef struct dti_graph_mark {
     uint32_t nodes, inputs, params;
 } dti_graph_mark;

@@ -10,7 +10,8 @@ DT_API dt_shape dt_dims_of(int rank, const int64_t *counted) {
     return s;
 }
 
-/* What lies behind a shape's rank may be anything; stored, hashed and compared it is 0. */
+/* The values after a shape's rank may be anything; they are 0 when it is stored, hashed and
+ * compared. */
 static void dti_shape_store(int64_t to[DT_MAX_DIMS], dt_shape s) {
     for (int i = 0; i < DT_MAX_DIMS; i++)
         to[i] = i < s.rank ? s.dim[i] : 0;
@@ -33,8 +34,8 @@ static bool dti_shape_equal(dt_shape a, dt_shape b) {
     return true;
 }
 
-/* A size of 0 counts as 1, as NumPy does it: the product of any of the dimensions, such as a stride
- * of an empty tensor, is then below 2^31. */
+/* A size of 0 counts as 1, as in NumPy. So the product of any of the dimensions, such as a stride
+ * of an empty tensor, is below 2^31. */
 static bool dti_shape_valid(dt_shape s) {
     if (s.rank < 0 || s.rank > DT_MAX_DIMS)
         return false;

@@ -1,5 +1,5 @@
-/* Files as the systems have them, for base/file.c and whoever else names one. What fails says why
- * in errno. */
+/* Files as the systems have them, for base/file.c and all code that names one. Failures set
+ * errno. */
 
 #define DTI_READ_MOST ((size_t)1 << 24) /* bytes of one read: some systems take no more than 2^31 */
 
@@ -9,8 +9,8 @@ static int64_t dti_stream_read(int stream, void *to, size_t bytes); /* 0: end, -
 static bool dti_stream_seek(int stream, uint64_t at);
 static void dti_stream_close(int stream);
 
-/* Around a write in a file: on Linux the signal of a file that may not grow does not end the
- * process. */
+/* Guards a write in a file. On Linux it keeps the signal of a file that may not grow from ending
+ * the process. */
 typedef struct dti_write_guard {
 #if DTI_SIGNALS
     sigset_t mask;
@@ -33,15 +33,16 @@ typedef struct dti_file_rights {
     bool replaces; /* there is one, with */
     unsigned owner, group;
 } dti_file_rights;
-/* Where a file of this path is to be written: links are followed, also one whose file is not there
- * yet. NULL, or why nothing may be written there: by its rights a process can put a file in the
- * place of a device. Without POSIX links cannot be seen: there the link itself is replaced. */
+/* The path where a file is to be written: links are followed, also one to a missing file. Returns
+ * NULL, or why nothing may be written there. A process may have the right to replace a device by a
+ * file, so that is refused. Without POSIX links cannot be seen: there the link itself is
+ * replaced. */
 static const char *dti_file_target(const char *path, char to[DTI_FILE_PATH],
                                    dti_file_rights *rights);
 /* The last part of a path, after its folders. */
 static const char *dti_file_name(const char *path);
-/* True if the path is no regular file: a folder, a FIFO, a device, a link to nothing, or nothing.
- * False if that cannot be found out. */
+/* True if the path is not a regular file: a folder, a FIFO, a device, a link to nothing, or
+ * nothing. False if that is not known. */
 static bool dti_file_is_none(const char *path);
 /* A new file, or none: never one that is there, nor what a link leads to. It gets these rights as
  * far as the system permits. */
@@ -57,14 +58,14 @@ static bool dti_folder_open(char *path, int *folder);
 /* Flushes a folder to the disk and closes it. False: see errno. -1 is fine. */
 static bool dti_folder_sync(int folder);
 
-/* Opens a file, made where it is not there, and holds it against all that ask the same, until it is
- * closed or the process ends. `who` is written into it. 1: held; 0: another holds it, and `who` is
- * what that wrote; -1: the system or the disk has no such locks, see errno. */
+/* Opens or creates a file and locks it until it is closed or the process ends. `who` is written
+ * into it. 1: locked; 0: another process holds it, and `who` is its text; -1: the system or the
+ * disk has no such locks, see errno. */
 #define DTI_LOCK_WHO 96
 static int dti_file_lock(const char *path, char who[DTI_LOCK_WHO], int *lock);
 static const char *dti_host_name(char *to, size_t size);
 
-/* Folders: where POSIX is hidden there are none, and errno is ENOSYS. */
+/* Folders. Where POSIX is hidden these fail with ENOSYS. */
 #if DTI_POSIX || defined _WIN32
 #define DTI_FOLDERS 1
 #else

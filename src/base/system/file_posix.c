@@ -75,8 +75,8 @@ static void dti_write_begin(dti_write_guard *g) {
 }
 
 /* Linux sends it to the thread that writes, so it is pending here or nowhere. macOS sends it to the
- * process: any thread that does not block it may have had it before it is looked for here. One that
- * was pending before is somebody else's and stays. */
+ * process, where any thread that does not block it may have received it. One that was pending
+ * before is somebody else's and stays. */
 static void dti_write_end(const dti_write_guard *g, bool written) {
     int error = errno;
     sigset_t only;
@@ -153,7 +153,8 @@ static const char *dti_file_name(const char *path) {
 #if DTI_POSIX
 #define DTI_LINKS_MOST 40 /* Linux's */
 
-/* To what a link names, seen from its own folder. 0: it is no link, or nothing; -1: see errno. */
+/* The path that a link names, seen from its own folder. 0: not a link, or nothing; -1: see
+ * errno. */
 static int dti_file_follow(char to[DTI_FILE_PATH]) {
     char text[DTI_FILE_PATH];
     const ssize_t size = readlink(to, text, sizeof text);

@@ -1,5 +1,5 @@
-/* The system's headers: this folder and comm's sockets alone name what is in them. What a system is
- * said to have here decides what the rest of the library may ask for. */
+/* The system's headers. Only this folder and comm's sockets use names of them. The rest of the
+ * library asks for what is declared here. */
 
 #ifdef _WIN32
 #ifndef WIN32_LEAN_AND_MEAN
@@ -13,7 +13,7 @@
 #include <io.h>
 #include <process.h>
 #include <share.h>
-#ifdef _MSC_VER /* clang-cl: MinGW links the one by itself, and is told of the other */
+#ifdef _MSC_VER /* clang-cl: MinGW links the one by itself, and the other by this */
 #pragma comment(lib, "advapi32")
 #pragma comment(lib, "ws2_32")
 #endif

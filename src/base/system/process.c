@@ -18,7 +18,7 @@ static bool dti_process_is_raised(void) {
 #endif
 }
 
-/* Whether there may be one of this number: true also where nobody can tell. */
+/* False if no process has this number. True also where that is not known. */
 static bool dti_process_lives(long process) {
 #if defined _WIN32
     HANDLE handle = OpenProcess(SYNCHRONIZE, FALSE, (DWORD)process);
@@ -151,7 +151,7 @@ static bool dti_random_device(void *to, size_t bytes) {
     FILE *file = fopen("/dev/urandom", "rbe");
     if (!file)
         return false;
-    setvbuf(file, NULL, _IONBF, 0); /* takes no more than asked for, and leaves no copy behind */
+    setvbuf(file, NULL, _IONBF, 0); /* takes no more than asked for, and keeps no copy */
     bool ok = fread(to, 1, bytes, file) == bytes;
     fclose(file);
     return ok;

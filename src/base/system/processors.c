@@ -1,5 +1,6 @@
 /* Which processors there are, and which of them a thread may run on. On Linux by system calls: the
- * C library declares them under _GNU_SOURCE alone. Where nothing is known nothing is moved. */
+ * C library declares them only under _GNU_SOURCE. Where nothing is known, threads stay where they
+ * are. */
 
 #define DTI_MAX_THREADS 1024
 
@@ -9,7 +10,7 @@ typedef struct dti_cpu_set {
 } dti_cpu_set;
 
 #if defined __linux__ && defined _DEFAULT_SOURCE
-/* The one that this thread runs on; -1 = not known, or of no use. */
+/* The one that this thread runs on; -1 = not known, or useless. */
 static int dti_cpu_now(void) {
     unsigned cpu = 0;
     return syscall(SYS_getcpu, &cpu, NULL, NULL) == 0 ? (int)cpu : -1;
@@ -70,7 +71,7 @@ static int dti_cpu_set_count(const dti_cpu_set *set) {
     return count;
 }
 
-/* How many this process may use: its affinity mask, where the system tells it. */
+/* The number that this process may use: its affinity mask, where the system has one. */
 static int dti_processors(void) {
     dti_cpu_set set = {{0}};
     int count = dti_cpu_set_get(&set) ? dti_cpu_set_count(&set) : 0;

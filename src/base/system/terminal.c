@@ -1,6 +1,6 @@
 /* How wide the terminal is that a stream goes to. */
 
-/* Columns; 0: it is no terminal, or this is not known. */
+/* Columns; 0: not a terminal, or not known. */
 static int dti_terminal_columns(FILE *file) {
 #ifdef _WIN32
     CONSOLE_SCREEN_BUFFER_INFO info;

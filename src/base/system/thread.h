@@ -1,6 +1,6 @@
 /* Threads as the systems have them: POSIX, Win32, or none (DT_NO_THREADS, WebAssembly). With none a
- * thread cannot be started, which every caller takes as it takes a system that gave no more, and
- * locks are empty: nobody else is there. The times are dti_now_ns()'s. */
+ * thread cannot be started. Callers handle that like a system that refuses more threads. Locks are
+ * empty then. The times are dti_now_ns()'s. */
 
 #if !DTI_THREADS
 typedef char dti_thread_handle, dti_mutex, dti_cond;

@@ -1,7 +1,7 @@
 /* Augmentation of pictures and signals, [C, H, W] with H 1 for a signal. Every random number is a
- * function of (seed, epoch, row), or, with weights, of (seed, step, position), and of what it is
- * for, so one step's numbers do not change when another is added. Sums of products are made in
- * double, where the product of two floats is exact: the bits are the same whatever a compiler
+ * function of its purpose and of (seed, epoch, row), or, with weights, of (seed, step, position).
+ * So one augmentation's numbers do not change when another is added. Sums of products are made in
+ * double, where the product of two floats is exact. So the bits are the same, whatever a compiler
  * fuses. */
 
 #define DTI_AUGMENT_STREAM 0x6175676D656E7400u /* "augment"; plus the epoch, as of batch.c */
@@ -30,7 +30,7 @@ enum {
 };
 #define DTI_DRAW_TRIES 100
 
-/* A row that is drawn twice in an epoch is told apart by where it stands: step and position. */
+/* A row that is drawn twice in an epoch is identified by step and position. */
 static dti_draw dti_draw_of(const dti_augment *a, const dt_sample *s, bool partner) {
     const uint64_t number = a->drawn ? s->position : s->row;
     return (dti_draw){.key = a->drawn ? s->seed + s->step * DTI_AUGMENT_STEP : s->seed,
@@ -210,7 +210,7 @@ static void dti_augment_normalise(const dti_augment *a, float *x) {
 /* ---- boxes */
 
 typedef struct dti_box {
-    int left, top, right, bottom; /* behind the last */
+    int left, top, right, bottom; /* past the last */
 } dti_box;
 
 /* Its middle is a pixel by chance; what lies outside is cut off. */

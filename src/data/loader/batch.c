@@ -1,8 +1,8 @@
 /* Batches: a seeded order of the rows, and rows of bytes turned into what a program takes. Nothing
  * here allocates, so a training loop may call it each step. */
 
-/* Philox's stream of epoch e is this plus e: "shuffle" in ASCII, far from the streams that the
- * initial values and the dropout masks use under the same seed. */
+/* Philox's stream of epoch e is this plus e: "shuffle" in ASCII. It is far from the streams of
+ * initial values and dropout masks under the same seed. */
 #define DTI_SHUFFLE_STREAM 0x73687566666C6500u
 
 /* A number below `bound`, which it favours by less than 2^-32. */
@@ -26,7 +26,7 @@ static const uint8_t *dti_row_u8(const uint8_t *src, const uint32_t *order, size
     return src + (order ? order[row] : row) * cols;
 }
 
-/* A byte has 256 values: a table is as fast as the arithmetic, and has the same bits whatever the
+/* A byte has 256 values. A table is as fast as the arithmetic, and has the same bits whatever the
  * compiler fuses. The product is exact in double, so the sum rounds the same fused or not. */
 static void dti_u8_table(float table[256], float scale, float offset) {
     for (int value = 0; value < 256; value++)

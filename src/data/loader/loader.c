@@ -1,12 +1,12 @@
-/* Batches read ahead. Owns the order of an epoch, the cursor, and a ring of two slots of values:
- * one is the caller's, into the other one threads read the next batch, as many as the set asks for.
- * Without a thread there is one slot, and the caller reads. Which rows a slot gets is settled on
- * the caller's thread before the others see it, so those touch the slot, the order and the
- * application's callback and nothing else: no allocator, no logger, no error text.
+/* Batches read ahead. Owns the order of an epoch, the cursor, and a ring of two slots of values.
+ * One slot is the caller's; into the other, the threads of dt_dataset.threads read the next batch.
+ * Without a thread there is one slot, and the caller reads. The caller's thread decides which rows
+ * a slot gets before the others see it. So those use only the slot, the order and the application's
+ * callback: no allocator, no logger, no error text.
  *
- * Refuses to know devices and replicas: it has a share of each batch, and whose it is is `share`'s
- * matter. The order is one array, made again when an epoch's first batch is read: by then the last
- * batch of the epoch before has been read, and a failed batch is tried again before any other. */
+ * It must not know devices and replicas: `share` decides which share of each batch it reads. The
+ * order is one array, made again when an epoch's first batch is read. By then the last batch of the
+ * epoch before has been read, and a failed batch is tried again before any other. */
 
 /* The application's callback runs on it, which may decode an image with buffers on its stack. */
 #define DTI_LOADER_STACK ((size_t)2 * 1024 * 1024)
@@ -19,10 +19,10 @@ typedef struct dti_loader_slot {
     uint32_t *places;  /* of a stream's samples, in its buffer; NULL: the sources are places too */
     uint32_t real;     /* samples of this process's rows: the rest fills up */
     dt_result result;
-    bool share_failed;       /* result is about what `share` gave; */
+    bool share_failed;       /* `result` is an error of `share` */
     bool stream_failed;      /* about the stream; else about a sample */
     _Atomic uint32_t failed; /* the row that failed; UINT32_MAX: none */
-    dt_sample sample;        /* it, and what was written why */
+    dt_sample sample;        /* the sample, and the text of its error */
     char why[512];
 } dti_loader_slot;
 
@@ -49,7 +49,7 @@ struct dti_loader {
 
     dti_loader_worker workers[DTI_LOADER_THREADS_MAX]; /* without threads the caller is the first */
     int threads;                                       /* that run */
-    _Atomic bool cancel;    /* what is being read is of no use any more */
+    _Atomic bool cancel;    /* the batch that is being read is not needed any more */
     _Atomic uint64_t taken; /* rows of the slot that is being read */
     dti_mutex lock;         /* of what follows */
     dti_cond wake, done;    /* for the threads; for the caller */
@@ -65,8 +65,8 @@ static bool dti_loader_cancelled(dti_loader *l, dti_loader_slot *s, uint32_t row
     return atomic_load(&l->cancel) || row > atomic_load(&s->failed);
 }
 
-/* Of several that fail at once the first one of the batch is told. Rows are taken in order, so all
- * before it are read. */
+/* Of several rows that fail at once, the first one of the batch is reported. Rows are taken in
+ * order, so all before it are read. */
 static void dti_loader_row_failed(dti_loader *l, dti_loader_slot *s, uint32_t i, dt_result result,
                                   const dt_sample *sample) {
     dti_mutex_lock(&l->lock);
@@ -102,7 +102,7 @@ static void dti_loader_sample(dti_loader *l, dti_loader_slot *s, uint32_t i, cha
         dti_loader_row_failed(l, s, i, result, &sample);
 }
 
-/* Rows until there are none left: on each of the threads at once. */
+/* Reads rows until no row is left; runs on each of the threads at once. */
 static void dti_loader_take(dti_loader *l, dti_loader_slot *s, char *scratch) {
     const uint32_t step = l->each ? 1 : DTI_LOADER_PIECE;
     const uint64_t from = s->batch.index * l->desc.batch + s->batch.first;
@@ -266,8 +266,8 @@ static bool dti_loader_await(dti_loader *l) {
     return !late;
 }
 
-/* Nobody waits for a stream's .next, which may not return: a turn that is not prepared takes no
- * samples once it is cancelled. */
+/* A stream's .next may not return, so nothing waits for it: once a slot is cancelled, it takes no
+ * more samples. */
 static void dti_loader_rest(dti_loader *l) {
     if (!l->stream) {
         dti_loader_wait(l);
@@ -308,8 +308,7 @@ static dt_result dti_loader_describe(dti_loader *l, dti_loader_slot *s) {
     return within ? DT_OK : DT_ERROR_INVALID;
 }
 
-/* The batch at the cursor begins to be read; a wrong share is told of by the next
- * dti_loader_next. */
+/* Begins to read the batch at the cursor; a wrong share is reported by the next dti_loader_next. */
 static void dti_loader_begin(dti_loader *l) {
     dti_loader_slot *s = &l->slots[l->slot];
     l->begun = true;

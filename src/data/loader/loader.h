@@ -1,17 +1,17 @@
 /* Batches for a trainer: the order of an epoch's samples (sampler.c), which rows of the next batch
- * this process takes (loader.c), and their values (loader_row.c, augment.c), read ahead by threads
- * into a ring of two while the devices work. Order and values depend on (seed, epoch, step, row)
- * alone. A loader allocates when it is created, and then never: two slots (threaded; else one) of
- * `share_max` samples, 4 bytes a value and 4 for each sample's row; for a shuffled order 4 bytes a
- * row of the set, with weights 8 more; of a stream its buffer, as dt_stream_desc says; and with
- * augmentation a sample or two for each thread.
+ * this process takes (loader.c), and their values (loader_row.c, augment.c). Threads read ahead
+ * into a ring of two, while the devices work. Order and values depend only on (seed, epoch, step,
+ * row). A loader allocates only when it is created. It has two slots (with threads; else one) of
+ * `share_max` samples, 4 bytes a value and 4 for each sample's row. A shuffled order takes 4 bytes
+ * a row of the set, and with weights 8 more. A stream has its buffer, as dt_stream_desc says.
+ * Augmentation takes a sample or two for each thread.
  *
  * The files in the order in which to read them. readers/ makes arrays or samples of files:
  *
  *   idx.c                               IDX, the format of MNIST
  *   npy.h, npy.c, npz.c                 NumPy's arrays
  *   csv.h                               CSV: a cursor, columns, rows
- *   csv_text.c, csv_scan.c, csv.c       rows as texts; what columns are; rows as numbers
+ *   csv_text.c, csv_scan.c, csv.c       rows as texts; kinds of columns; rows as numbers
  *   wav.c                               WAV
  *   picture.h                           a picture's file and its pixels
  *   picture_size.c                      resizing
@@ -71,27 +71,27 @@ typedef struct dti_batch {
                                          dti_loader_next, _seek or _destroy */
 } dti_batch;
 
-/* Checks the dataset against its inputs: INVALID says which column and why (nil, no input, one
- * without samples, one that comes twice or of another graph, a type that does not go with it, scale
- * or offset where nothing is scaled, no data and no `sample`, no rows, with DROP fewer than a
- * batch, more than 2^32 - 1). MEMORY. Starts its thread with all signals blocked; when the system
- * gives none, it warns and reads in dti_loader_next. The first batch is 0 of epoch 0, step 0, and
- * begins to be read at the first _seek or _next. */
+/* Checks the dataset against its inputs. INVALID names the column and the reason: an input that is
+ * nil, not an input, without samples, listed twice, or of another graph. Or a wrong type, scale or
+ * offset without use, or no data and no `sample`. Or no rows, with DROP fewer than a batch, or more
+ * than 2^32 - 1. MEMORY. Starts its threads with all signals blocked; if the system gives none, it
+ * warns and reads in dti_loader_next. The first batch is 0 of epoch 0, step 0. Reading begins at
+ * the first _seek or _next. */
 static dt_result dti_loader_create(dti_base *base, const dti_loader_desc *desc, dti_loader **out);
 static void dti_loader_destroy(dti_loader *loader);
-/* Takes the samples that a stream has given out of a loader, which is then destroyed: a stream
- * without .seek does not give them again. NULL: the set is no stream, or loader is NULL. */
+/* Takes a stream's read samples out of a loader, which is then destroyed. A stream without .seek
+ * cannot give them again. NULL: the set is not a stream, or loader is NULL. */
 static struct dti_stream_buffer *dti_loader_keep(dti_loader *loader);
 static uint64_t dti_loader_epoch_batches(const dti_loader *loader);
-/* The next batch will be `index` of `epoch`, for step number `step`; index may be the number of
- * batches, which is the next epoch's first. What was read ahead is dropped. INVALID: a larger
- * index, and nothing changes. */
+/* The next batch will be `index` of `epoch`, for step number `step`. index may be the number of
+ * batches, which is the next epoch's first. Batches that were read ahead are dropped. INVALID: a
+ * larger index, and nothing changes. */
 static dt_result dti_loader_seek(dti_loader *loader, uint64_t epoch, uint64_t index, uint64_t step);
-/* Waits until the next batch is read, and begins to read the one behind it. `skipped` batches count
- * as a step too: the number goes up by one with every batch. Fails with what dt_dataset.sample
- * returned (dti_fail with the row), once; the same batch is tried again by the next call. So it
- * does with INVALID for a share that is not within its batch or above share_max. A column without
- * data is zeros when `sample` gets it. */
+/* Waits until the next batch is read, and begins to read the one after it. `skipped` batches count
+ * as a step too: the number goes up by one with every batch. Fails once with the error that
+ * dt_dataset.sample returned (dti_fail with the row); the next call tries the same batch again.
+ * INVALID likewise: a share that is not within its batch or above share_max. A column without data
+ * is zeros when `sample` gets it. */
 static dt_result dti_loader_next(dti_loader *loader, const dti_batch **out);
 /* Waits until no .sample is under way. What a stream is being read for is dropped. */
 static void dti_loader_rest(dti_loader *l);
@@ -107,7 +107,7 @@ typedef struct dti_sampler {
     uint64_t epoch;
     bool made;
 } dti_sampler;
-/* INVALID: weights that are no chances, or with lengths. */
+/* INVALID: weights that are not chances, or are combined with lengths. */
 static dt_result dti_sampler_check(dti_base *base, const dt_dataset *data, bool shuffle);
 /* MEMORY; dti_sampler_free in any case. */
 static dt_result dti_sampler_alloc(dti_base *base, dti_sampler *o);
@@ -136,8 +136,8 @@ typedef struct dti_augment {
 /* INVALID: what does not fit the set's columns. *a needs no memory. */
 static dt_result dti_augment_open(dti_base *base, const dt_dataset *data, dti_augment *a);
 static bool dti_augment_mixes(const dti_augment *a);
-/* Random numbers of a sample: those of the partner that is mixed into it are others, and so are
- * those of each time that a row is drawn. */
+/* Random numbers of a sample. The partner that is mixed into it has other numbers, and so has each
+ * time that a row is drawn. */
 typedef struct dti_draw {
     uint64_t key, stream, counter;
 } dti_draw;

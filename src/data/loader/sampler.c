@@ -1,5 +1,5 @@
 /* The order of an epoch: a shuffle, draws by weight, or batches of like lengths. It depends on the
- * set's description, the seed and the epoch alone. */
+ * set's description, the seed and the epoch only. */
 
 #define DTI_WEIGHTS_STREAM 0x7765696768747300u /* "weights"; plus the epoch, as of batch.c */
 #define DTI_LENGTHS_STREAM 0x6C656E6774687300u /* "lengths" */
@@ -59,7 +59,7 @@ static uint32_t dti_sampler_drawn(const dti_sampler *o, uint32_t rows, double sh
             low = middle + 1;
     }
     while (low && o->data->weights[low] == 0.0f)
-        low--; /* rounding has led behind the last weight */
+        low--; /* rounding has led past the last weight */
     return low;
 }
 

@@ -1,12 +1,11 @@
 /* Samples of a stream (dt_stream_desc), which is read once and in order. They wait in a buffer that
- * stands for the columns' data: from there on a batch is made as of rows in memory. This file owns
- * which place of the buffer each position of training has.
+ * takes the place of the columns' data. From there a batch is made as of rows in memory. This file
+ * owns which place of the buffer each position of training has.
  *
- * Position p is a sample of block p / n, for a shuffle buffer of n samples, and the block's order
- * is dt_shuffle's. So the order is a function of (seed, p), and a checkpoint needs the position
- * alone. With tf.data's buffer each draw depends on all earlier ones, and a checkpoint would hold
- * the buffer. Each batch reads as many samples as it takes, not a block at a time: no step waits
- * for a block.
+ * With a shuffle buffer of n samples, position p is a sample of block p / n. The block's order is
+ * dt_shuffle's. So the order is a function of (seed, p), and a checkpoint needs only the position.
+ * With tf.data's buffer each draw depends on all earlier ones, and a checkpoint would hold the
+ * buffer. A batch reads only the samples that it needs: no step waits for a block.
  *
  * Samples of the newest positions stay, for steps that are made again. */
 
@@ -75,7 +74,8 @@ static dt_result dti_shuffle_bytes(const dti_stream_buffer *x, const size_t *byt
     return DT_OK;
 }
 
-/* *come: the sample of number x->read is at that place; else there is none yet, or no more. */
+/* *come: the sample of number x->read is at that place. Else it has not come yet, or the stream has
+ * ended. */
 static dt_result dti_shuffle_ask(dti_stream_buffer *x, uint32_t place, bool *come) {
     void *values[DT_MAX_COLUMNS];
     size_t bytes[DT_MAX_COLUMNS];
@@ -153,7 +153,7 @@ static void dti_shuffle_draw(dti_stream_buffer *x, uint64_t end) {
     }
 }
 
-/* Positions below `first` are of no use any more. */
+/* Positions below `first` are not needed any more. */
 static void dti_shuffle_drop(dti_stream_buffer *x, uint64_t first) {
     for (; x->first < first; x->first++)
         x->unused[x->unused_count++] = x->drawn[x->first % x->kept];
@@ -202,8 +202,8 @@ static dt_result dti_shuffle_go(dti_stream_buffer *x, uint64_t position) {
     return DT_OK;
 }
 
-/* `count` positions from `from` on have places. CANCELLED: what was read stays. Else a failure's
- * text is at x->why. */
+/* `count` positions from `from` on have places. CANCELLED: samples that were read stay. For another
+ * error the text is at x->why. */
 static dt_result dti_shuffle_fill(dti_stream_buffer *x, uint64_t from, uint32_t count) {
     const uint64_t kept = (uint64_t)DTI_STREAM_KEPT * x->batch;
     DTI_TRY(dti_shuffle_go(x, from));

@@ -229,7 +229,7 @@ static dt_result dti_call_dt_csv_read(dt_csv *csv, const int *columns, int count
     return result;
 }
 
-/* On any thread, whoever has the context; only a text is for who has it. */
+/* On any thread, whichever owns the context. Only the owner writes a text. */
 DT_API dt_result dt_csv_read(dt_csv *csv, const int *columns, int count, uint64_t first,
                              uint64_t rows, dt_dtype dtype, void *out) {
     dti_visit visit;

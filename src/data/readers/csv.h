@@ -14,7 +14,7 @@ typedef struct dti_csv_cursor {
     char delimiter;
     uint64_t line;     /* of the next byte, from 1 */
     uint64_t row_line; /* of the row that was read */
-    dti_text row;      /* its values, each with a zero behind it */
+    dti_text row;      /* its values, each followed by a zero */
     size_t *fields;    /* where they begin */
     size_t capacity, count;
     bool settled;     /* no row is longer than those before: nothing is allocated any more */
@@ -29,8 +29,9 @@ typedef struct dti_csv_column {
     double min, max, mean, squares; /* squares: of differences from the mean */
     char **names;                   /* of categories, in the order of their bytes */
     size_t categories, capacity;
-    uint64_t odd, almost; /* values that are no numbers, and those of them that look like some */
-    uint64_t odd_line;    /* of the first of them; its text, and why it is none (or NULL) */
+    uint64_t odd, almost; /* values that are not numbers, and those of them that look like some */
+    uint64_t odd_line;    /* the line of the first of them; its text, and why it is not a number (or
+                           * NULL) */
     dti_shown odd_text;
     const char *odd_why;
 } dti_csv_column;
@@ -68,7 +69,7 @@ static const char *dti_csv_field(const dti_csv_cursor *c, size_t i);
 static bool dti_csv_is_missing(const char *text);
 /* Why a text that looks like a number is not one; NULL: it does not look like one. */
 static const char *dti_csv_almost(const char *text);
-/* A decimal number as in C, in any locale, to 14 digits at least; false: it is none, or not
+/* A decimal number as in C, in any locale, to 14 digits at least. False: not a number, or not
  * finite. */
 static bool dti_csv_number(const char *text, double *value);
 

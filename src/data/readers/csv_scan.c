@@ -141,8 +141,8 @@ static dt_result dti_csv_head(dt_csv *csv, const dt_csv_desc *desc) {
 
 /* ---- rows */
 
-/* Whether something is taken in place of a missing value. What kind a column is of, and whether it
- * has the category, is known behind the first reading. */
+/* Whether a missing value is replaced. The kind of a column, and whether it has the category, is
+ * known after the first reading. */
 static bool dti_csv_stands_for_missing(const dti_csv_column *column, bool known) {
     const bool takes = column->rule.missing != DT_CSV_MISSING_ERROR;
     bool found;
@@ -231,7 +231,7 @@ static void dti_csv_measure(dti_csv_column *column, double x) {
     column->squares += before * (x - column->mean);
 }
 
-/* Counts a value that is no number. The first is kept for messages. */
+/* Counts a value that is not a number. The first is kept for messages. */
 static void dti_csv_odd(const dt_csv *csv, dti_csv_column *column, const char *text) {
     const char *why = column->odd == column->almost ? dti_csv_almost(text) : NULL;
     column->almost += why != NULL;

@@ -1,7 +1,7 @@
 /* Rows of a CSV file as texts. RFC 4180: values between delimiters, in quotes where they hold one,
- * a line's end or a quote, which is doubled. Lines end with LF or CRLF; a UTF-8 mark in front is
- * passed over, and so is DOS's mark of the end, 0x1A. What is not UTF-8, or holds a zero byte, is
- * no CSV of ours. */
+ * a line's end or a quote, which is doubled. Lines end with LF or CRLF. A UTF-8 mark at the
+ * beginning is skipped, and so is DOS's mark of the end, 0x1A. A file that is not UTF-8, or holds a
+ * zero byte, is an error. */
 
 enum { DTI_CSV_END = -1 };
 
@@ -42,7 +42,7 @@ static void dti_csv_check_mark(dti_csv_cursor *c) {
         dti_csv_wrong(c, 1, "a gzip file; unpack it with gzip -d");
 }
 
-/* DOS ends a file with 0x1A, which is no value. */
+/* DOS ends a file with 0x1A, which is not a value. */
 static dt_result dti_csv_drop_end(dti_reader *r) {
     char last = 0;
     if (!r->size)
@@ -96,7 +96,7 @@ static dt_result dti_csv_field_begin(dti_csv_cursor *c) {
     return DT_OK;
 }
 
-/* Adds a byte, which has room, and so has the zero that dti_text keeps behind it. */
+/* Adds a byte. There is room for it, and for the zero that dti_text keeps after it. */
 static void dti_csv_add(dti_csv_cursor *c, int byte, const char *too_long) {
     const char one = (char)byte;
     if (c->settled && c->row.size + 2 > c->row.capacity)
@@ -119,7 +119,7 @@ static void dti_csv_put(dti_csv_cursor *c, int byte) {
         dti_csv_add(c, byte, too_long);
 }
 
-/* Behind the opening quote, up to and with the closing one. */
+/* After the opening quote, up to and with the closing one. */
 static void dti_csv_quoted(dti_csv_cursor *c) {
     for (int byte; (byte = dti_csv_peek(c)) != DTI_CSV_END; dti_csv_put(c, byte)) {
         if (byte != '"')
@@ -156,7 +156,7 @@ static void dti_csv_value(dti_csv_cursor *c) {
         dti_csv_add(c, 0, "the row is longer than when the file was opened");
 }
 
-/* A line's end, LF, CRLF or CR alone. */
+/* A line's end: LF, CRLF or CR. */
 static void dti_csv_line_end(dti_csv_cursor *c) {
     const bool cr = dti_csv_peek(c) == '\r';
     if (cr)

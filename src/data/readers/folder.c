@@ -208,7 +208,7 @@ static dt_result dti_folder_cache_make(dt_folder *f) {
     return f->cache && f->cached ? DT_OK : DT_ERROR_MEMORY;
 }
 
-/* Decodes all; a row that is left out gives its place to those behind it. */
+/* Decodes all pictures; those after a skipped row move up. */
 static dt_result dti_folder_verify(dt_folder *f) {
     size_t kept = 0;
     for (size_t i = 0; i < f->rows; i++) {

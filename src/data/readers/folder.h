@@ -15,7 +15,7 @@ struct dt_folder {
     char *path;
     char **classes;
     size_t class_count, class_capacity;
-    dti_text names;   /* of pictures, each with a zero behind it */
+    dti_text names;   /* of pictures, each followed by a zero */
     uint64_t *places; /* by row, in the names: "class/file" */
     size_t rows, place_capacity;
     uint32_t *labels;

@@ -23,7 +23,7 @@ static int dti_folder_before(const void *a, const void *b) {
 /* The paths in a folder whose names `wanted` lets pass, sorted. Text and list are the caller's to
  * free. */
 typedef struct dti_folder_list {
-    dti_text text; /* each with a zero behind it */
+    dti_text text; /* each followed by a zero */
     char **paths;
     size_t count;
 } dti_folder_list;
@@ -160,7 +160,7 @@ static bool dti_folder_is_one(const char *path) {
     dti_folder_names names;
     if (!dti_folder_names_open(&names, path))
         return errno != ENOTDIR && errno != ENOENT &&
-               errno != ELOOP; /* else told when it is read */
+               errno != ELOOP; /* else reported when it is read */
     dti_folder_names_close(&names);
     return true;
 }

@@ -1,12 +1,12 @@
-/* IDX files of unsigned bytes, the format of MNIST and its kin (Y. LeCun's page "The MNIST
- * database"): two zero bytes, the element type 0x08, the rank, the dimensions as big-endian 32-bit
- * numbers, then the bytes. The file must be exactly as long as its header says, which is read and
- * checked first: nothing is taken for what is not there. It refuses other element types, empty
- * dimensions and packed files, and never trusts a size before the product of all dimensions has
- * been held against the file's own length. */
+/* IDX files of unsigned bytes, the format of MNIST and similar sets (Y. LeCun's page "The MNIST
+ * database"). A file has two zero bytes, the element type 0x08, the rank, and the dimensions as
+ * big-endian 32-bit numbers. Then come the bytes. The file must be exactly as long as its header
+ * says. The header is read and checked first, so memory is allocated only for bytes that exist. It
+ * rejects other element types, empty dimensions and packed files. It compares the product of all
+ * dimensions with the file's length before it uses a size. */
 
-/* Makes an array of a file, for all readers of one: `take` fills it in, and may leave memory at
- * ->data when it fails. */
+/* Makes an array of a file, for all readers of one. `take` fills it in; if it fails, it may leave
+ * memory at ->data. */
 static dt_result dti_array_load(dt_ctx *ctx, const char *path,
                                 dt_result (*take)(dti_reader *r, void *user, dt_array *out),
                                 void *user, dt_array *out) {
@@ -72,7 +72,7 @@ static dt_result dti_idx_check_magic(const dti_reader *r, const uint8_t *b) {
     return DT_OK;
 }
 
-/* Behind the header, whose dimensions are at b. */
+/* After the header, whose dimensions are at b. */
 static dt_result dti_idx_dims(const dti_reader *r, const uint8_t *b, int rank, int64_t *dim) {
     const uint64_t have = r->size - r->at;
     uint64_t bytes = 1;

@@ -157,7 +157,7 @@ static bool dti_npy_float(const dti_npy *n, const unsigned char *at, float *to) 
     return dti_fits_f32(wide) || !dti_finite_f64(wide);
 }
 
-/* False: it is none of int32's. */
+/* False: it is not an int32. */
 static bool dti_npy_int(const dti_npy *n, const unsigned char *at, int32_t *to) {
     uint64_t bits = dti_npy_bits(n, at);
     const uint64_t sign = (uint64_t)1 << (8 * n->bytes - 1);

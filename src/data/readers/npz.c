@@ -1,6 +1,6 @@
 /* np.savez: a ZIP archive (PKWARE's APPNOTE.TXT 6.3) of NumPy files "name.npy". The central
  * directory at the end is read; entries are stored, or deflated where there is zlib. Sizes of 64
- * bits are taken from an entry's extra field there, and those of the directory from the record of
+ * bits come from an entry's extra field there. Those of the directory come from the record of
  * ZIP64. */
 
 #ifdef DT_WITH_ZLIB
@@ -95,7 +95,7 @@ static dt_result dti_zip_next(const dti_file_bytes *z, size_t *at, dti_zip_entry
     return DT_OK;
 }
 
-/* Where an entry's bytes begin: behind its local header, whose texts have lengths of their own. */
+/* Where an entry's bytes begin: after its local header, whose texts have lengths of their own. */
 static dt_result dti_zip_bytes(const dti_file_bytes *z, const dti_zip_entry *e,
                                const unsigned char **bytes) {
     if (e->at > z->size || z->size - e->at < DTI_ZIP_LOCAL || memcmp(z->data + e->at, "PK\3\4", 4))

@@ -1,6 +1,6 @@
-/* What a picture's file is, and its channels. The sizes are read here, so that a file can be held
- * against its own length before memory is taken, and a set be looked through without decoding. It
- * refuses what is larger than its bytes can hold, and pictures of more than 2^28 pixels. */
+/* The kind of a picture's file, its size and its channels. The size is read here, so that it can be
+ * compared with the file's length before memory is allocated. So a set is checked without decoding.
+ * It rejects sizes that the file's bytes cannot hold, and pictures of more than 2^28 pixels. */
 
 #define DTI_PICTURE_PIXELS_MAX ((uint64_t)1 << 28)
 /* Deflate gives at most 1032 bytes for one; a JPEG block of 64 pixels takes a bit or more in each
@@ -97,7 +97,7 @@ static int dti_jpeg_marker(dti_jpeg_bytes *part, uint64_t *at) {
     return 0;
 }
 
-/* Markers up to the frame's header, SOFn; none of a frame's comes behind a scan. */
+/* Markers up to the frame's header, SOFn. No header comes after a scan. */
 static dt_result dti_picture_look_frame(dti_reader *r, dti_picture *p) {
     dti_jpeg_bytes part = {.reader = r};
     uint64_t at = 2;

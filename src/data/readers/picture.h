@@ -11,10 +11,10 @@ typedef struct dti_picture {
     int channels; /* its own */
 } dti_picture;
 
-/* What a file is, from as little of it as tells. FORMAT, UNSUPPORTED, IO. */
+/* Finds the kind of a file, and reads only what that takes. FORMAT, UNSUPPORTED, IO. */
 static dt_result dti_picture_look(dti_reader *r, dti_picture *out);
-/* Its pixels in `channels` channels; room: [width * height * 4] bytes. FORMAT: also when it is no
- * longer what was looked at. */
+/* Its pixels in `channels` channels; room: [width * height * 4] bytes. FORMAT: also if the file has
+ * changed since dti_picture_look. */
 static dt_result dti_picture_decode(const dti_file_bytes *f, const dti_picture *p, int channels,
                                     uint8_t *room);
 /* [height, width, channels] of `count` pixels to [channels, height, width]: value / 255, by a table

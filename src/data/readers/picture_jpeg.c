@@ -1,6 +1,6 @@
-/* JPEG by libjpeg (libjpeg-turbo's interface). Errors leave by longjmp, as libpng's do. What
- * libjpeg calls a warning is mostly a picture that ends too early, of which it makes up the rest:
- * here it is an error, but for bytes too many between two parts, which cameras write. */
+/* JPEG by libjpeg (libjpeg-turbo's interface). Errors leave by longjmp, as libpng's do. A warning
+ * of libjpeg mostly means a picture that ends too early, whose rest it invents. Here it is an
+ * error. Only extra bytes between two parts, which cameras write, are allowed. */
 
 #ifdef DT_WITH_JPEG
 #include <setjmp.h>

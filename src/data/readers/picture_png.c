@@ -1,5 +1,5 @@
-/* PNG by libpng. Its errors leave by longjmp: what they leave is one function deep and holds
- * nothing but what is in the struct. */
+/* PNG by libpng. Its errors leave by longjmp. They leave only one function, and its memory is all
+ * in the struct. */
 
 #ifdef DT_WITH_PNG
 #include <png.h>

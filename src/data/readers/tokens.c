@@ -11,7 +11,7 @@ struct dt_tokens {
     bool open;
     uint64_t rows, count; /* samples, tokens */
     size_t each;          /* bytes of a token */
-    uint8_t *bytes;       /* of a window and the token behind it */
+    uint8_t *bytes;       /* of a window and the token after it */
     dti_mutex lock;       /* around the stream and `bytes` */
 };
 

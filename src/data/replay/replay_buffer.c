@@ -1,7 +1,6 @@
-/* A replay buffer: a ring of items, and over them a tree whose leaves are priorities^alpha and
- * whose nodes are the sums of their two children, so that a draw goes down from the root and a
- * change goes up to it. Sums are made anew from the children, so rounding does not grow with
- * time. */
+/* A replay buffer: a ring of items, and a tree over them. Its leaves are priorities^alpha, and its
+ * nodes the sums of their two children. A draw goes down from the root, and a change goes up to it.
+ * A change adds the two children again, so rounding errors do not grow with time. */
 
 #define DTI_REPLAY_STREAM 0x7265706C61790000u /* "replay" */
 #define DTI_REPLAY_MOST ((uint64_t)1 << 31)

@@ -1,7 +1,6 @@
-/* A replay buffer as a file: ten words, the items in the order of their places, priorities^alpha
- * where there are some, and a CRC32C of all before it. Words and priorities are in the machine's
- * order of bytes, as items are, which are the application's. A file is held against its sum before
- * anything of it is taken. */
+/* A replay buffer as a file: ten words, the items in the order of their places, priorities^alpha if
+ * there are any, and a CRC32C of all that. Words and priorities have the machine's byte order, and
+ * so have the application's items. The checksum is compared before any value is used. */
 
 typedef struct dti_replay_head {
     uint64_t magic, capacity, item_bytes;
