@@ -1,5 +1,5 @@
-/* Where rows of some families have their attributes, in attr.i, and the sizes that follow from
- * them: for the family, for nn/ and for export/, which writes the same rows for other runtimes. */
+/* Where rows of some families keep their attributes in attr.i, and the sizes that follow from them.
+ * For the family, for nn/, and for export/, which writes the same rows for other runtimes. */
 
 /* ---- conv.c, pool.c: windows, height first */
 enum { DTI_CONV_STRIDE = 0, DTI_CONV_PADDING = 2, DTI_CONV_DILATION = 4, DTI_CONV_GROUPS = 6 };

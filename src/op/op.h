@@ -1,10 +1,10 @@
-/* What a row of the op table consists of, and the three contexts that its functions work in: build
- * (shape rule), gradient and emit (launches). A family serves one or more rows.
+/* The members of a row of the op table, and the three contexts of its functions: build (shape
+ * rule), gradient and emit (launches). A family serves one or more rows.
  *
  * core/ is for all rows. Its files, in the order in which to read them:
  *
  *   op_table.h           here on top: every op, its family and its formula
- *   launch.h             a launch, and what a row of a kernel says
+ *   launch.h             a launch, and a row of a kernel
  *   build.c              appends a node: common checks, then the row's shape rule
  *   autocast.c           mixed precision: the types of a row's inputs
  *   name.c               how messages call a tensor
@@ -18,8 +18,8 @@
  *   known.c              the launch whose result the host knows
  *   differentiate.c      the reverse pass
  *
- * families/ has each op: its shape rule, gradient, launches and CPU functions.
- * A family is a file, or files with the same first word:
+ * families/ has each op: its shape rule, gradient, launches and CPU functions. A family is a file,
+ * or files with the same first word:
  *
  *   leaf.c, output.c                       inputs, parameters, constants; one of several outputs
  *   unary.c, binary.c                      elementwise functions of one and of two tensors
@@ -102,10 +102,10 @@ typedef struct dti_element {
 typedef enum dti_meet_kind {
     DTI_MEET_STATS, /* pairs (mean, variance) of channels, of each piece: those of the whole */
     DTI_MEET_MEAN,  /* sums over each piece: their sum by the number of values of a channel */
-    DTI_MEET_SUM,   /* from here on of a tensor group: the sum over its ranks, */
-    DTI_MEET_MOST,  /* the largest over them, */
-    DTI_MEET_ROWS,  /* along an axis the parts of all (all-gather), */
-    DTI_MEET_SHARE  /* or the own part of the sum (reduce-scatter) */
+    DTI_MEET_SUM,   /* from here on of a tensor group: the sum over its ranks */
+    DTI_MEET_MOST,  /* the maximum over its ranks */
+    DTI_MEET_ROWS,  /* the parts of all, along an axis (all-gather) */
+    DTI_MEET_SHARE  /* the own part of the sum (reduce-scatter) */
 } dti_meet_kind;
 typedef struct dti_meet {
     dti_meet_kind kind;
@@ -113,8 +113,8 @@ typedef struct dti_meet {
     int64_t run;      /* elements that lie together of an own part; 0: all */
 } dti_meet;
 
-/* A tensor of which each tensor rank has a part: an equal run of each of up to three groups along
- * an axis. Groups: elements of all ranks together, 0 after the last. */
+/* A tensor split over tensor ranks: each has an equal run of each of up to three groups along an
+ * axis. Groups: elements of all ranks together, 0 after the last. */
 #define DTI_PARTED_GROUPS 3
 typedef struct dti_parted {
     int8_t axis; /* of the shape; -1: every tensor rank has all of it */
@@ -133,8 +133,8 @@ struct dti_parting {
     dti_parted out;
     dti_attr attr; /* of a tensor rank's row; n's at first */
     bool sum;      /* ranks' values are added up, and then its last input (a bias) to the sum */
-    uint32_t all;  /* inputs, a bit each, of which a tensor rank takes all rows, */
-    uint32_t own;  /* or its own part along out's axis of what is whole */
+    uint32_t all;  /* inputs, a bit each, of which a tensor rank takes all rows */
+    uint32_t own;  /* inputs, a bit each: its own part, along out's axis, of a whole input */
     /* What stands in the row's place, of inputs as they are. NULL: the row itself, of attr. */
     dt_tensor (*make)(const dti_parting *s, const dt_tensor *in);
 };
@@ -143,53 +143,54 @@ typedef struct dti_op_family {
     bool (*shape)(dti_build *b);
     void (*grad)(dti_grad *g);       /* NULL: no gradient flows */
     bool (*flat)(const dti_node *n); /* grad gives nothing for such a row. NULL: it gives */
-    bool steps; /* flat rows are step functions: their gradient is 0; else there is none */
+    bool steps; /* flat rows are step functions, with a gradient of 0; else they have no gradient */
     /* The same value from other rows: where grad is NULL. Tests have those of rows with a grad. */
     dt_tensor (*lower)(dti_grad *g);
-    /* Of a row with several outputs: their shapes. The row's own value has them one behind the
-     * other (output.c), and its own shape so many elements. NULL: the value is its one output. */
+    /* The shapes of a row with several outputs. Its own value has them one after the other
+     * (output.c), and its own shape has all their elements. NULL: the value is its one output. */
     void (*outputs)(const dt_graph *g, const dti_node *n, dti_outputs *out);
     void (*emit)(dti_emit *e);
     /* With two outputs, rows of [2, n] without samples: they may lie apart, whatever the stride
      * of the rows. Then none but its own file's rows read the packed value. */
     bool apart;
-    /* Joins what emit made of parts of the batch, `rows` samples each but the last, one behind the
-     * other in value `parts`: for results that are no sums. NULL: they are added, or lie apart. */
+    /* Joins the results of parts of the batch, `rows` samples each except the last, that lie one
+     * after the other in value `parts`. For results that are not sums. NULL: they are added, or lie
+     * apart. */
     void (*join)(dti_emit *e, uint32_t parts, uint32_t count, int64_t rows);
     bool view;  /* emit only sets the out view; no kernel */
     bool cheap; /* one launch, and its gradients read its operands: lower/recompute.c */
     /* Which operands its launches take in 16 bits: bit i is input i, DTI_HALF_OUT the result. The
      * others are cast. */
     uint16_t halves;
-    /* Of a LOW row whose launches round between its inputs and its result: inputs that they take in
-     * 16 bits together, and no cast is folded into them. Others are f32. 0: `halves` says it. */
+    /* Inputs of a LOW row that its launches take only together in 16 bits, without a fused cast, as
+     * they round between inputs and result. Others are f32. 0: see `halves`. */
     uint16_t low;
-    /* Which operands, likewise, its launches round to bf16 where they are f32 and input 0 is bf16,
-     * on a device that can (dti_emit.rounds). */
+    /* Operands, likewise, that its launches round to bf16 if they are f32 and input 0 is bf16, on a
+     * device that can (dti_emit.rounds). */
     uint16_t rounds;
-    /* Of a row that moves elements and computes none: e, of its first input, becomes the element
-     * that was this one's; false: it is of no input. NULL: the row computes. */
+    /* For a row that moves elements and computes nothing: sets e to the element of its first input
+     * that this one was. False: it comes from no input. NULL: the row computes. */
     bool (*source)(const dt_graph *g, const dti_node *n, dti_element *e);
     /* Of a view: whether its input must lie without gaps. NULL: it need not. */
     bool (*packs)(const dti_node *n);
     /* Whether the launches read nothing of each sample, so that no batch is too large for them.
      * NULL: they do, unless it is a view. */
     bool (*idle)(const dti_node *n, bool train);
-    bool picks; /* it reads as many elements of its first input as it gives */
+    bool picks; /* it reads one element of its first input for each that it gives */
     bool takes_terms;
     bool many;    /* any number of inputs: grad is asked for one after the other */
     bool uniform; /* its value comes with the step, whatever part of the batch its input is of */
     /* Which input holds labels, and their range; false: none. NULL: none. */
     bool (*labels)(const dt_graph *g, const dti_node *n, dti_labels *out);
-    /* Of a loss: a term (0, weight) made of its targets alone. NULL: the weight is the number of
+    /* For a loss: a term (0, weight) made only of its targets. NULL: the weight is the number of
      * elements of its first input. */
     dt_tensor (*weight)(dt_graph *g, const dti_node *n);
     /* Multiply-adds for one sample, also of a sum over samples. NULL: too few to count. */
     double (*macs)(const dt_graph *g, const dti_node *n);
-    /* Of a row that computes a buffer's new value; NULL: it is none. */
+    /* For a row that computes a buffer's new value; NULL: other rows. */
     dti_update (*update)(const dti_node *n);
-    /* Of a statistic over the batch: how many values one sample gives to it; one value in all has
-     * no variance. NULL: it is none. */
+    /* For a statistic over the batch: how many values one sample contributes; one value in all has
+     * no variance. NULL: other rows. */
     int64_t (*values)(const dti_node *n);
     /* Of a row that keeps values of each sample between runs: of how many. NULL: it keeps none. */
     int64_t (*room)(const dti_node *n);
@@ -254,7 +255,7 @@ static const dt_tensor *dti_autocast_inputs(const dti_op_info *info, const dt_te
                                             uint32_t count, dt_tensor *room);
 /* x as f32, or as what LOW rows work in: one node for each value and type. */
 static dt_tensor dti_autocast_to(dt_tensor x, dt_dtype to);
-/* Of such a cast: what it is of, else the node itself. The reverse pass takes it for a part of each
+/* For such a cast its source, else the node itself. The reverse pass regards it as a part of each
  * of its readers. */
 static uint32_t dti_autocast_source(const dt_graph *g, uint32_t id);
 
@@ -292,22 +293,22 @@ static dt_tensor dti_parted_labels(dt_tensor labels, const dti_labels *of);
  * of each of two groups after the first; 0: there is one group. */
 static void dti_param_part(dt_tensor w, int axis, int64_t unit, int64_t first, int64_t rest);
 static dti_parted dti_parted_of(int axis, int64_t size); /* all of an axis as one group */
-/* The mark; axis -1: there is none. */
+/* The mark; axis -1: not split. */
 static dti_parted dti_param_parted(const dti_node *n, int64_t *unit);
 static bool dti_parted_same(dti_parting *s); /* row by row of its one input */
-/* Rows alone: each computes those that it has. */
+/* Rows that each rank computes for its own part. */
 static bool dti_parted_rows_alone(dti_parting *s);
-/* Element by element of inputs that broadcast: those that are whole have size 1 along the axis, or
- * beside rows all of them. */
+/* Element by element of inputs that broadcast. Whole inputs have size 1 along the axis, or size 1
+ * in all axes beside split rows. */
 static bool dti_parted_broadcast(dti_parting *s);
-/* attention.c: a node that the application's function made for a gradient in 16 bits, and nothing
- * else reads: it is no part of the model. */
+/* attention.c: a node that the application's function made for a gradient in 16 bits, and that
+ * nothing else reads. It does not belong to the model. */
 static bool dti_is_kept_for_gradient(const dt_graph *g, uint32_t id);
 
 /* norm.c: 1 while a program trains, else 0. */
 static dt_tensor dti_train_mode(dt_graph *graph);
-/* Each commit makes `buffer` what `value` is, of as many elements: a mean that moves all the way.
- * Who reads the result needs the move. */
+/* Each commit sets `buffer` to `value`, with the same number of elements, like a mean with momentum
+ * 1. Readers of the result depend on the move. */
 static dt_tensor dti_buffer_becomes(dt_tensor buffer, dt_tensor value);
 /* reduce.c: the bit set of `axes` (all, when it has none); -1 after an error. */
 static int dti_reduce_mask(dt_tensor x, dt_shape axes, const char *op);
@@ -345,11 +346,11 @@ static double dti_weighted_macs(const dt_graph *g, const dti_node *n);    /* of 
 static double dti_weighted_dx_macs(const dt_graph *g, const dti_node *n); /* of (dy, weights) */
 static double dti_weighted_dw_macs(const dt_graph *g, const dti_node *n); /* of (dy, x) */
 
-/* ---- output.c: appends a row with several outputs. out has as many; packed = all of them, as one
- * value. False after an error. */
+/* ---- output.c: appends a row with several outputs. out: one tensor each; packed = all of them, as
+ * one value. False after an error. */
 static bool dti_append_outputs(dt_graph *g, dti_op op, const dt_tensor *in, uint32_t count,
                                const dti_attr *attr, dt_tensor *packed, dt_tensor *out);
-/* Whether output k of `packed` stands in its place, k behind the node that follows. */
+/* Whether output k of `packed` is in its place, k after the node that follows. */
 static bool dti_is_output(const dt_graph *g, uint32_t packed, uint32_t k);
 /* Brings dy and dys to what the row's rule takes: dys for grad, dy for lower. */
 static void dti_grad_outputs(dti_grad *g);
@@ -366,8 +367,8 @@ static dti_name dti_tensor_elsewhere(const dt_graph *mine, dt_tensor x);
 /* "there is no axis 2: ...", with those that there are. */
 static dti_name dti_axis_text(int64_t axis, int rank);
 
-/* ---- conv.c: remedies to add to errors about images; "" where there is none to tell. One whose
- * last dimension looks like its channels; channels: how many there should be, 0 = not known. */
+/* ---- conv.c: remedies to add to errors about images; "" if there is no hint. One whose last
+ * dimension looks like its channels; channels: how many there should be, 0 = not known. */
 static const char *dti_image_hint(dt_shape image, int64_t channels);
 /* One of `rank` dimensions, with samples or without, where `wanted` are needed. */
 static const char *dti_image_rank_hint(int rank, int wanted);
@@ -384,8 +385,8 @@ static void dti_differentiate(dt_graph *graph, dt_tensor y, dt_tensor dy, const 
 static void dti_differentiate_all(dt_graph *graph, const dt_tensor *y, const dt_tensor *dy,
                                   uint32_t y_count, const dt_tensor *wrt, uint32_t count,
                                   dt_tensor *dx);
-/* a + b where both are pads of what touches along one axis: of slices of one tensor, all their
- * gradients put together. False, and nothing is made, where they are not. */
+/* a + b where both are pads of ranges that touch along one axis: the gradients of slices of one
+ * tensor, joined. False, and nothing is made, where they are not. */
 static bool dti_pads_join(dt_tensor a, dt_tensor b, dt_tensor *sum);
 /* Sums x over what broadcasting repeated, down to the shape and sample axis of `like`. */
 static dt_tensor dti_sum_to(dt_tensor x, dt_tensor like);

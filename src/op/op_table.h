@@ -9,7 +9,7 @@
  *   selector   which op of the family it is
  *   formula    for the reference page
  * The order is the order of docs/ops.md; ids are not stored anywhere. */
-#ifndef DTI_OP_LIST_TESTS /* rows of a test program, whose families stand behind this library */
+#ifndef DTI_OP_LIST_TESTS /* rows of a test program, whose families come after this library */
 #define DTI_OP_LIST_TESTS(X)
 #endif
 #define DTI_OP_LIST(X)                                                                             \

@@ -1,6 +1,6 @@
-/* Mixed precision (PyTorch's autocast): while a graph's .autocast is set, each row that is appended
- * gets its inputs in the types that its precision asks for. LOW rows work in 16 bits, F32 rows in
- * f32, WIDEST rows in 16 bits where all operands that they take so are. So gradient rows follow the
+/* Mixed precision (PyTorch's autocast). While a graph's .autocast is set, each row that is appended
+ * gets its inputs in the types of its precision. LOW rows work in 16 bits, and F32 rows in f32.
+ * WIDEST rows work in 16 bits if all their operands are in 16 bits. So gradient rows follow the
  * same table as those of the application. A row whose launches do not take 16 bits works in f32.
  * Parameters stay f32, and so do the sums that are their gradients. */
 

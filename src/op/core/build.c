@@ -90,7 +90,8 @@ static dt_tensor dti_append(dt_graph *graph, dti_op op, const dt_tensor *in, uin
         graph = in[i].graph;
     if (!graph || !dti_enter(graph, &visit, DTI_OF(dt_graph), info->name))
         return dti_nil(graph);
-    for (uint32_t i = count; i-- > 0;) /* a nil may have no graph, or another one: others tell */
+    for (uint32_t i = count; i-- > 0;) /* a nil may have no graph, or another one: later inputs
+                                        * report that */
         graph = !dti_is_nil(in[i]) ? in[i].graph : graph;
     dt_tensor *room = graph->autocast ? dti_alloc_array(graph->base, count, sizeof *room) : NULL;
     if (room)

@@ -42,8 +42,8 @@ static inline float *dti_scratch_take(float *memory, size_t *used, int64_t n) {
 static inline float dti_step_f32(const uint32_t *step, uint32_t word) {
     return dti_f32_from_bits(step[word]);
 }
-/* `rows` rows of n elements, *ld apart, from element `at` of a binding on: where they lie, or
- * widened to the room from float `to` on, side by side; *ld is then n. */
+/* `rows` rows of n elements, *ld apart, from element `at` of a binding on. They are used in place,
+ * or widened to the room from float `to` on, where *ld is n. */
 static const float *dti_cpu_rows(const dti_cpu_task *t, int binding, int64_t at, int64_t rows,
                                  int64_t n, int64_t *ld, int64_t to);
 /* One such row. */

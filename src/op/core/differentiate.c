@@ -1,10 +1,10 @@
-/* The reverse pass. It walks the nodes between x and y from the newest to the oldest and asks each
- * row for its inputs' gradients, which are appended as rows themselves; so a gradient is a tensor
+/* The reverse pass. It walks the nodes between x and y from the newest to the oldest. It asks each
+ * row for its inputs' gradients, which are appended as rows themselves. So a gradient is a tensor
  * like any other and can be differentiated again. A row without a gradient rule is taken apart by
  * its `lower` rule, and the parts are differentiated.
  *
  * A step function (sign, round, relu's slope) has a gradient of 0, which nobody adds up: nil. Where
- * graph->steps is set it passes what it gets, so that dx says whether there is a gradient at all.
+ * graph->steps is set it passes what it gets, so that dx shows whether a gradient exists at all.
  * Nothing computes such a dx. */
 
 typedef struct dti_pass {
@@ -19,8 +19,8 @@ typedef struct dti_pass {
     dti_grad_pass *trace; /* of the whole graph; NULL: none */
 } dti_pass;
 
-/* Where a node stands in the two lists, which are as long as the pass, not the graph: slot 0 is for
- * all leaves that nothing is asked of. */
+/* A node's slot in the two lists, which are as long as the pass, not the graph. Slot 0 is for all
+ * leaves whose gradient is not needed. */
 static uint32_t dti_pass_slot(const dti_pass *p, uint32_t id) {
     id = dti_autocast_source(p->graph, id);
     if (id >= p->first)
@@ -106,7 +106,7 @@ static void dti_pass_each_input(dti_pass *p, dti_grad *g) {
 
 static void dti_pass_lowered(dti_grad *g);
 
-/* Whether the node `k` behind a row's is a view of one of its outputs. */
+/* Whether the node `k` after a row's is a view of one of its outputs. */
 static bool dti_pass_is_output(const dti_pass *p, uint32_t id, uint32_t k) {
     return id + 1 + k < p->count && dti_op_info_of(p->graph->nodes[id].op)->family->outputs &&
            dti_is_output(p->graph, id, k);
@@ -189,8 +189,9 @@ static void dti_pass_run(dt_graph *graph, uint32_t first, const dt_tensor *y, co
     DTI_FREE(graph->base, p.adjoint, p.reached);
 }
 
-/* A node taken apart. Only its parts are walked: a path from one of its inputs to another lies
- * outside, where the outer pass walks it. An input that comes twice gets its gradient once. */
+/* Differentiates the parts of a node that its `lower` rule makes. Only the parts are walked: the
+ * outer pass walks paths from one input to another. An input that comes twice gets its gradient
+ * once. */
 static void dti_pass_lowered(dti_grad *g) {
     dt_tensor wanted[DTI_INPUTS_MAX] = {{0}};
     for (uint32_t i = 0; i < DTI_INPUTS_MAX; i++) {
@@ -240,7 +241,8 @@ static uint32_t dti_gradient_block(const dt_graph *g, uint32_t y, uint32_t x, ui
     return block;
 }
 
-/* Why there is none: y does not see x at all, or only through an op without a gradient. */
+/* Why y has no gradient in x: y does not depend on x at all, or only through an op without a
+ * gradient. */
 static dt_tensor dti_gradient_none(dt_tensor y, dt_tensor x) {
     dt_graph *g = y.graph;
     uint8_t *between = dti_alloc(g->base, g->count);

@@ -1,5 +1,5 @@
-/* Listings, views and the walks of the map kernels. Indices in kernels are 32 bits: a shape's
- * elements are below 2^31, and the program checks the product with the batch. */
+/* Listings, views and the walks of the map kernels. Indices in kernels have 32 bits. A shape has
+ * fewer than 2^31 elements, and the program checks the product with the batch. */
 
 static uint32_t dti_listing_value(dti_listing *list, dti_value_kind kind, dt_dtype dtype,
                                   uint64_t n, uint64_t offset) {
@@ -185,7 +185,7 @@ static dti_launch *dti_emit_launch(dti_emit *e, dti_kernel_id kernel, uint64_t i
     return l;
 }
 
-/* The arguments of MAP1, MAP2 and their like, by binding: those of both are in one order. */
+/* The arguments of MAP1, MAP2 and similar kernels, by binding, in the same order. */
 typedef struct dti_map_args {
     int count;
     const uint32_t *dim, *stride[3], *offset;
@@ -394,7 +394,7 @@ static bool dti_launch_takes(const dti_launch *l, uint32_t epilogue, const dti_v
     return l->spec[1] == DTI_EPILOGUE_NONE && kernel->takes && kernel->takes(l, epilogue, operand);
 }
 
-/* An operand that is made behind a launch cannot be read by it. */
+/* A launch cannot read an operand that is written after it. */
 static bool dti_emit_written_since(const dti_listing *list, uint32_t first, uint32_t value) {
     const uint32_t whole = list->values[value].part_of;
     for (uint32_t k = first; k < list->launch_count; k++) {

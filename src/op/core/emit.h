@@ -59,8 +59,8 @@ typedef struct dti_span_of_node {
     uint32_t taking, rounding;
 } dti_span_of_node;
 
-/* A result of which untouched rows need not be written, as long as a word of each of its blocks
- * says which are 0 (DTI_ROW_BIT); whoever reads it by these words need not read those either. */
+/* A result whose untouched rows need not be written. A word of each of its blocks says which rows
+ * are 0 (DTI_ROW_BIT). A reader that uses these words need not read those rows either. */
 typedef struct dti_sparse {
     uint32_t words; /* value; 0: all of it is to be written */
     uint32_t first; /* the word of its first block */
@@ -76,7 +76,7 @@ struct dti_emit {
     bool train;           /* dropout drops */
     bool rounds;          /* products may round f32 as they read it */
     bool workgroups;      /* the device runs them: long sums are cut */
-    bool apart;           /* and spread over them, for it runs hundreds at once */
+    bool apart;           /* chunks are spread over workgroups: the device runs hundreds at once */
     uint64_t range_bytes; /* the most that it can bind */
     dti_view *views;      /* by node id */
     dti_view out; /* dense in a value of its own, set by the caller; view ops set it themselves */
@@ -90,14 +90,14 @@ struct dti_emit {
 static bool dti_product_takes(const dti_launch *launch, uint32_t epilogue, const dti_view *operand);
 /* Lets a row's two outputs be made in places of their own (values), where it can: as *out. */
 static bool dti_outputs_apart(dti_emit *e, const uint32_t *places, dti_view *out);
-/* Lets the launches that made input i write their result through an epilogue (DTI_EPILOGUE_*), and
- * takes their output as this node's, which then needs no launch. operand: NULL for RELU. False,
- * and no value is another, where the input has other users or its kernel has no epilogue. */
+/* Fuses an epilogue (DTI_EPILOGUE_*) into the launches that made input i. Their output becomes this
+ * node's, which then needs no launch. operand: NULL for RELU. False if the input has other users or
+ * its kernel has no epilogue; nothing has changed then. */
 static bool dti_emit_fuse(dti_emit *e, uint32_t i, uint32_t epilogue, const dti_view *operand);
 /* Whether launch `first` or a later one writes a value. */
 static bool dti_emit_written_since(const dti_listing *list, uint32_t first, uint32_t value);
-/* out = scale * the sum of `parts` runs of n elements that lie one behind the other, in an order of
- * their number alone. */
+/* out = scale * the sum of `parts` runs of n elements. The runs follow each other. The order of
+ * additions depends only on their number. */
 static dti_launch *dti_emit_sum_parts(dti_emit *e, uint32_t value, uint32_t parts, uint32_t n,
                                       const dti_view *out, float scale);
 /* Bytes [offset, offset + bytes) of a value as a value. offset: a multiple of 256. */
@@ -122,14 +122,14 @@ static dti_view dti_emit_in(const dti_emit *e, uint32_t i);
 /* The input in rows of memory without gaps; copied to a scratch value when it is not. */
 static dti_view dti_emit_dense_in(dti_emit *e, uint32_t i);
 static dti_view dti_emit_dense_view(dti_emit *e, const dti_view *v);
-/* Dense input i's value, and where it begins; DTI_UNBOUND, and nothing, where there is none. */
+/* Dense input i's value, and where it begins; DTI_UNBOUND if the node has no such input. */
 static uint32_t dti_emit_given(dti_emit *e, uint32_t i, uint32_t *offset);
 static uint32_t dti_emit_scratch(dti_emit *e, dt_dtype dtype, uint64_t n);
 /* Appends a launch with its arguments, bound to values. The pointer holds until the next append. */
 static dti_launch *dti_emit_launch(dti_emit *e, dti_kernel_id kernel, uint64_t items,
                                    const void *args, size_t args_bytes,
                                    const uint32_t values[DTI_BINDINGS_MAX]);
-#define DTI_UNBOUND 0u /* the value that is none: binding 0 again */
+#define DTI_UNBOUND 0u /* no value: binding 0 again */
 #define DTI_EMIT(e, kernel, items, args, ...)                                                      \
     dti_emit_launch(e, kernel, items, &(args), sizeof(args),                                       \
                     (const uint32_t[DTI_BINDINGS_MAX]){__VA_ARGS__})
@@ -153,8 +153,8 @@ static void dti_emit_map2_views(dti_emit *e, dti_kernel_id kernel, uint32_t sele
                                 const float p[2]);
 static void dti_emit_map2(dti_emit *e, dti_kernel_id kernel, uint32_t selector); /* of inputs */
 
-/* What a word of 32 random bits is held against, and what is kept is multiplied by, at a chance p
- * in [0, 1) of being dropped. */
+/* At a chance p in [0, 1) of being dropped: the limit for a word of 32 random bits, and the factor
+ * of the elements that are kept. */
 typedef struct dti_dropout_odds {
     uint32_t threshold;
     float scale;
@@ -180,18 +180,18 @@ static void dti_copy_emit(dti_emit *e);
 static void dti_same_emit(dti_emit *e);
 /* Copies view x to view y (both may be strided). */
 static void dti_emit_copy(dti_emit *e, const dti_view *x, const dti_view *y, uint32_t selector);
-/* Two vectors for one binding: where they lie beside each other in an arena, its range, with their
- * places in it as *a_at and *b_at. False: they do not. */
+/* Two vectors for one binding: the range that holds both, if they are in one arena, and their
+ * places in it as *a_at and *b_at. False: they are not. */
 static bool dti_emit_span(dti_emit *e, const dti_view *a, const dti_view *b, uint32_t *value,
                           uint32_t *a_at, uint32_t *b_at);
-/* Up to three views one behind the other in a scratch value: of vectors, or of dense rows along
+/* Copies up to three views one after the other into a scratch value: vectors, or dense rows along
  * axis 4. */
 static uint32_t dti_emit_join(dti_emit *e, const dti_view *views, uint32_t count);
 /* y = a + b. */
 static void dti_emit_add(dti_emit *e, const dti_view *a, const dti_view *b, const dti_view *y);
 /* Adds x to a value of n elements, or sets it. first: DTI_ACCUMULATE_*. rounding: a value of n
- * elements that keeps what rounding lost, so that the error does not grow with the number of sums
- * (Kahan); DTI_UNBOUND: none. */
+ * elements that keeps the rounding errors, so that the error does not grow with the number of sums
+ * (Kahan). DTI_UNBOUND: none. */
 static void dti_emit_accumulate(dti_emit *e, const dti_view *x, uint32_t value, uint32_t rounding,
                                 uint32_t n, uint32_t first);
 static void dti_emit_fill(dti_emit *e, const dti_view *y, uint32_t selector, float value);

@@ -1,5 +1,5 @@
-/* A launch whose result the host knows without running a kernel: the sums of many short rows of
- * whole numbers, which are exact in any order. A device computes it when it is opened. It takes a
+/* A launch whose result the host knows without running a kernel. It sums many short rows of whole
+ * numbers, which is exact in any order. A device computes it when it is opened. The launch needs a
  * workgroup for each row, shared memory, a barrier, push constants and two bindings. */
 
 #ifndef DT_NO_VULKAN

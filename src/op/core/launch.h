@@ -46,14 +46,14 @@ typedef struct dti_launch {
     dti_args args;
 } dti_launch;
 
-/* What a launch asks of a device that runs workgroups: the steps that its busiest invocation makes
- * one after the other, each a pass of an inner loop, and the operations on floats of all. */
+/* The work of a launch on a device that runs workgroups. The steps of its busiest invocation, each
+ * a pass of an inner loop, and the floating-point operations of all invocations. */
 typedef struct dti_effort {
     uint64_t steps, flops;
 } dti_effort;
 
-/* An operand of a trial: `rows` of `cols` elements, each row `pitch` behind the one before, with
- * `front` others before and behind them. No rows: it is not used. */
+/* An operand of a trial: `rows` of `cols` elements, `pitch` from row to row, with `front` other
+ * elements before and after. No rows: it is not used. */
 typedef struct dti_trial_operand {
     uint32_t front, rows, cols, pitch;
 } dti_trial_operand;
@@ -90,9 +90,9 @@ typedef struct dti_grid_device {
     uint32_t shared_bytes;    /* likewise */
     uint32_t subgroup;        /* invocations that run as one; 0: not known */
     uint32_t sums; /* floats that an invocation adds up in registers; 0: all that are asked for */
-    bool portable; /* variant 0 alone */
-    bool software; /* a processor, whose invocations are elements of vectors, and whose
-                                 shared memory is memory like any other: tiles only add copies */
+    bool portable; /* only variant 0 */
+    bool software; /* a processor: invocations are elements of vectors, and shared memory is
+                    * ordinary memory, so tiles only add copies */
 } dti_grid_device;
 
 static inline bool dti_grid_has_sums(const dti_grid_device *device, uint32_t sums) {
@@ -119,9 +119,9 @@ typedef struct dti_kernel_info {
     struct {
         uint8_t count, at, word[DTI_DIVISORS_MAX];
     } divides;
-    /* Of a kernel whose output is its last binding and that reads element i only to write element
-     * i: whether a binding is walked exactly like the output, which may then lie there. NULL: the
-     * kernel is none. */
+    /* Whether a binding is walked exactly like the output, so that it may share its memory. For
+     * kernels whose output is the last binding, and that read element i only to write element i.
+     * NULL: other kernels. */
     bool (*in_step)(const dti_launch *launch, int binding);
     /* Where in its last binding it writes at most. NULL: anywhere. */
     dti_stripe (*stripe)(const dti_launch *launch);
@@ -136,18 +136,17 @@ typedef struct dti_kernel_info {
     /* Binds launch number `launch`'s bias elsewhere, so that binding 3 is free; the same bits.
      * False: it cannot be. NULL: there is no other place. */
     bool (*free_bias)(dti_emit *e, uint32_t launch);
-    /* On a device that runs workgroups. local: invocations of one, by variant; 0 = as the device
-     * likes, but no more than `lanes`, who have work (0: any number). variant: which shader; NULL =
-     * 0, the portable one. tile: selectors that are the device's to decide; NULL = none.
-     * invocations: how many do the work; NULL = by the span. */
+    /* For devices with workgroups. local: invocations of one, by variant; 0 = the device's choice,
+     * at most `lanes` (0: no limit). variant: the shader; NULL = 0, the portable one. tile:
+     * selectors that the device chooses. invocations: how many work; NULL = by the span. */
     uint16_t local[DTI_VARIANTS_MAX], lanes;
     /* By variant: others that make its launches too, as bits; the portable one always may. Which
      * is the fastest is asked of the device. */
     uint16_t rivals[DTI_VARIANTS_MAX];
     uint32_t (*variant)(const dti_launch *launch, const dti_grid_device *device);
     void (*tile)(const dti_launch *launch, uint32_t variant, uint32_t spec[4]);
-    /* The selector, 2 or 3, that has how many rows of 8 sums an invocation of the portable variant
-     * makes: no more than the device has registers for. 0: there is none. */
+    /* The selector, 2 or 3, with the number of rows of 8 sums that an invocation of the portable
+     * variant makes. The device's registers limit it. 0: no such selector. */
     uint8_t sums_by;
     uint64_t (*invocations)(const dti_launch *launch, uint32_t variant, const uint32_t spec[4]);
     /* How many invocations of a workgroup have some of a row, or of a block. Short rows have small
@@ -171,17 +170,16 @@ typedef struct dti_kernel_info {
     /* On the CPU: computes items [begin, end) of the outer index space. scratch: this worker's,
      * 64-byte aligned, scratch_bytes() long. */
     void (*run)(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch);
-    /* Which operands may be 16-bit floats: on the CPU; on a device that runs workgroups
-     * (dti_launch_takes_half), where NULL is none. hard: a device's compiler may not make those
-     * (dti_limits.no_hard_halves). */
+    /* Operands that may be 16-bit floats: on the CPU; on a device that runs workgroups
+     * (dti_launch_takes_half), where NULL is not allowed. hard: those for which a device's compiler
+     * may fail (dti_limits.no_hard_halves). */
     bool halves, hard_halves;
     bool (*grid_halves)(const dti_launch *launch, int binding);
     /* Which elements of binding b items have, of a kernel that is given floats in their place
      * (stage.c). NULL: it takes 16 bits itself, of any binding. */
     dti_stage (*stage)(const dti_launch *launch, int b);
-    /* Least items that are worth a thread, about 16k flops; 0: one. each: the number of the word of
-     * the arguments that says how long an item is, and by which the grain is divided; 0: all are
-     * alike. grain_of: in place of both. */
+    /* Least items that are worth a thread, about 16k flops; 0: one. each: the argument word with an
+     * item's length, which divides the grain; 0: all items are alike. grain_of: replaces both. */
     uint8_t each, passes; /* passes: over an item, for dti_row_effort and dti_row_rounds */
     uint32_t grain;
     int64_t (*grain_of)(const dti_cpu_task *task);
@@ -259,6 +257,6 @@ static inline bool dti_launch_halves_as_cpu(const dti_launch *launch, int bindin
 static inline bool dti_launch_only_moves(const dti_launch *launch) {
     return true;
 }
-/* Whether what it writes are floats of its own making: whole numbers look like NaN to a scan, and a
- * plain copy makes no new value. */
+/* Whether a launch writes floats that it computes. A scan for NaN must skip whole numbers, which
+ * look like NaN, and a plain copy makes no new value. */
 static bool dti_launch_makes_floats(const dti_launch *launch);

@@ -1,5 +1,5 @@
-/* Where an element of a tensor comes from, through ops that move values and compute none: what is
- * promised of an input's elements holds behind them. Elements are those of one sample, row
+/* Where an element of a tensor comes from, through ops that move values and compute nothing. What
+ * holds for an input's elements holds after such ops too. Elements are those of one sample, row
  * after row. */
 
 /* The element at `by` more along an axis, in a tensor whose axis has `size`. False: none is. */

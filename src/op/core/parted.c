@@ -49,7 +49,7 @@ static bool dti_parted_same(dti_parting *s) {
     return true;
 }
 
-/* The runs of rows in front of which there is no axis lie together in a sample. */
+/* Runs of rows with no axis before them are contiguous in a sample. */
 static bool dti_parted_rows_alone(dti_parting *s) {
     s->out = s->in[0];
     return s->in[0].rows && s->in[0].axis == 0;

@@ -1,6 +1,6 @@
 /* Launches on the CPU whose operands are in 16 bits. A kernel of floats says which elements an item
  * has of each binding. Blocks of items are widened, computed and narrowed while they are in the
- * cache, so each formula is there once, of floats. Knows no kernel. */
+ * cache. So each formula exists once, for floats. It must not know any kernel. */
 
 #define DTI_STAGE_BLOCK 1024 /* floats of an operand, where an item has no more: all stay in L1 */
 
@@ -63,7 +63,7 @@ typedef struct dti_stage_job {
     dti_stage of[DTI_BINDINGS_MAX]; /* each 0: not staged */
 } dti_stage_job;
 
-/* Another binding before b by which the same elements are read; b: there is none. */
+/* Another binding before b that reads the same elements; b: no such binding. */
 static int dti_stage_shared(const dti_cpu_task *task, const dti_stage_job *s, int b) {
     const char *access = dti_kernel_info_of(s->launch.kernel)->access;
     for (int other = 0; other < b && access[b] == 'r'; other++) {

@@ -1,6 +1,6 @@
 /* The tables of rows and of kernels: the expansions of DTI_OP_LIST and DTI_KERNEL_LIST. */
 
-/* Families stand in their files, or behind the library. */
+/* Families are in their files, or after the library. */
 #define DTI_X(ID, op, inputs, sample, prec, fam, select, text)                                     \
     static const dti_op_family dti_family_##fam;
 DTI_OP_LIST(DTI_X)

@@ -1,7 +1,7 @@
-/* The walk of the CPU's map kernels: any range of the linear index over strided operands, cut into
- * runs that a flat vector kernel can compute. Long inner axes are run line by line, and an operand
- * whose inner stride is 1 is used where it lies; what is strided, repeated or short is gathered to
- * a buffer on the stack. There is no division but at the start of a range. Knows no formula. */
+/* The walk of the CPU's map kernels. It cuts any range of the linear index over strided operands
+ * into runs for a flat vector kernel. Long inner axes are run line by line. An operand whose inner
+ * stride is 1 is used in place. Others (strided, repeated or short) are gathered to a buffer on the
+ * stack. It divides only at the start of a range. It must not know formulas. */
 
 #define DTI_WALK_RUN                                                                               \
     128 /* floats of a buffer; three of them are 1.5 KiB, for threads' small stacks */

@@ -1,6 +1,6 @@
-/* Attention in blocks. The row (q, k, v, mask) gives, for each query, the heads' results side by
- * side, as the next projection takes them, then each head's largest score, then the logarithm of
- * each head's sum of e^(score - largest). The gradient's row makes the weights again from these
+/* Attention in blocks. For each query, the row (q, k, v, mask) gives the heads' results side by
+ * side, as the next projection reads them. Then come each head's largest score, and the logarithm
+ * of each head's sum of e^(score - largest). The gradient's row makes the weights again from these
  * two; in one number the logarithm would be lost beside a mask of -1e9. Both rows come apart into
  * products and a softmax when they are differentiated again. attr.i: op/attributes.h; f[0] = scale,
  * f[1] = dropout. */
@@ -72,7 +72,7 @@ static bool dti_attention_shape(dti_build *b) {
     return true;
 }
 
-/* In rows of positions, where queries and keys are as many. */
+/* In rows of positions, where queries and keys have the same number. */
 static dt_shape dti_attention_grad_rows(const dti_attention *a) {
     const int64_t q = a->heads * a->d, kv = a->kv_heads * (a->d + a->dv);
     if (a->tq == a->tk)
@@ -118,8 +118,8 @@ static dt_tensor dti_attention_dy(const dti_grad *g, int64_t wide, bool *logs) {
     return dt_slice(g->dy, 1, 0, wide);
 }
 
-/* Where the results are read in 16 bits, gradient rows read these too, as f32, and a copy of the
- * largest scores and logarithms: else they would keep the results in f32. */
+/* If the results are read in 16 bits, gradient rows read these too, as f32, and a copy of the
+ * largest scores and logarithms. Else they would keep the results in f32. */
 static bool dti_attention_kept(const dti_grad *g, dt_tensor *y, dt_tensor *logs) {
     const dt_graph *graph = g->graph;
     const uint32_t id = g->y.id; /* and what dti_attention_make makes after it */
@@ -400,7 +400,7 @@ DT_API dt_tensor dt_attention(dt_tensor q, dt_tensor k, dt_tensor v,
             return dti_nil_of(in[i], "attention");
         const dt_tensor given[4] = {q, k, v, in[i]};
         if (in[i].graph && in[i].graph != g)
-            return dti_append(g, DTI_OP_ATTENTION, given, i < 3 ? 3 : 4, NULL); /* tells which */
+            return dti_append(g, DTI_OP_ATTENTION, given, i < 3 ? 3 : 4, NULL); /* reports which */
     }
     dti_call call;
     if (g->error[0] || !dti_attention_call(g, &d, &call))

@@ -1,7 +1,7 @@
-/* Attention to what earlier runs have seen. In a program with .cached the rows of keys and values
- * go to a cache and all of it is attended to, through a mask that hides what is not there yet; in
- * other programs it is causal attention. The rows are the same, so that a tensor of the graph is
- * one in both. Owns no row. */
+/* Attention to the positions of earlier runs. In a program with .cached the rows of keys and values
+ * go to a cache. Queries attend to the whole cache, through a mask that hides rows that are not
+ * written yet. In other programs it is causal attention. The rows are the same, so that a tensor of
+ * the graph is one in both. Owns no row. */
 
 static bool dti_cached_fits(dt_graph *g, const dt_attention_desc *d, const dt_cache_desc *c) {
     if (!d->causal || d->alibi || d->mask.graph || d->lengths.graph)
@@ -20,8 +20,8 @@ static bool dti_cached_fits(dt_graph *g, const dt_attention_desc *d, const dt_ca
     return g->error[0] == 0;
 }
 
-/* 1 where position at + i of a query is not before a key's, nor a window's width behind it: [1,
- * T, S]. */
+/* 1 where a query's position, at + i, is at or after a key's, and less than a window's width after
+ * it: [1, T, S]. */
 static dt_tensor dti_cached_seen(dt_tensor at, int64_t tq, int64_t positions, int64_t window) {
     dt_graph *g = at.graph;
     dt_tensor query = dti_attention_line(g, tq, (dt_shape){3, {1, tq, 1}});
@@ -76,7 +76,7 @@ DT_API dt_tensor dt_attention_cached(dt_tensor q, dt_tensor k, dt_tensor v,
     dti_call call;
     if (dti_is_nil(q) || dti_is_nil(k) || dti_is_nil(v) || g != k.graph || g != v.graph ||
         s.rank != 3 || t.rank != 3)
-        return dt_attention(q, k, v, &d); /* tells what is wrong */
+        return dt_attention(q, k, v, &d); /* reports the error */
     if (g->error[0] || !dti_cached_fits(g, &d, &c) || !dti_attention_call(g, &d, &call))
         return dti_nil(g);
     const uint64_t row = (uint64_t)(s.dim[0] * (s.dim[2] + t.dim[2]));

@@ -1,6 +1,6 @@
-/* Attention on the CPU: a block of queries goes over the keys it sees, block by block; scores are a
- * product of the queries and the keys turned, in memory of the worker. Results of a query are sums
- * in the order of keys, gradients of keys in the order of heads and queries, so nothing depends on
+/* Attention on the CPU. A block of queries goes over its keys block by block. Scores are a product
+ * of the queries and the transposed keys, in memory of the worker. A query's result is a sum in the
+ * order of keys. A key's gradient is a sum in the order of heads and queries. So nothing depends on
  * threads. With more keys or queries than DTI_ATTENTION_SPAN, sums of spans are added in double.
  * Operands in 16 bits are multiplied where they lie, and so are weights and slopes rounded to that
  * type; scores, statistics and sums are floats. */
@@ -398,8 +398,8 @@ static int64_t dti_cpu_grain_attention(const dti_cpu_task *task) {
 
 /* ---- gradient */
 
-/* Where dq, dk and dv of a head are summed, and how far apart positions are: in the result, or in
- * the worker's memory. at: the places in the result. */
+/* Where dq, dk and dv of a head are summed: in the result, or in the worker's memory, with the
+ * distance between positions. at: the places in the result. */
 typedef struct dti_attention_result {
     float *x;
     int64_t row, at, out_row, size;
@@ -519,7 +519,8 @@ static void dti_attention_clear(const dti_attention_work *w, const dti_attention
     }
 }
 
-/* A span of queries is done: dk and dv begin again, and at the end are the sums of all spans. */
+/* After a span of queries: dk and dv begin again. After the last span they are the sums of all
+ * spans. */
 static void dti_attention_span(const dti_attention_work *w, const dti_attention_places *p,
                                bool first, bool last) {
     const dti_args_attention *a = w->a;

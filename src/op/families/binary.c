@@ -1,5 +1,5 @@
 /* Elementwise functions of two tensors with broadcasting. Gradients are rows of the same kind,
- * summed back over what was repeated. At ties maximum and minimum give each side half (PyTorch). */
+ * summed over the repeated axes. At ties maximum and minimum give each side half (PyTorch). */
 
 static bool dti_binary_shape(dti_build *b) {
     if (!dti_build_real(b))
@@ -38,7 +38,8 @@ static dt_tensor dti_pow_da(dti_grad *g) {
     return dt_mul(g->dy, dt_mul(b, dt_pow(a, less)));
 }
 
-/* Where a is 0 and b is not negative it is 0, not 0 * log 0: the logarithm of 1 is taken. */
+/* Where a is 0 and b is not negative the gradient is 0, not 0 * log 0: the logarithm is taken of
+ * 1. */
 static dt_tensor dti_pow_db(dti_grad *g) {
     dt_tensor a = g->in[0], b = g->in[1], none = dti_is_zero(a);
     none =
@@ -94,8 +95,9 @@ static void dti_emit_add(dti_emit *e, const dti_view *a, const dti_view *b, cons
     dti_emit_map2_views(e, DTI_K_MAP2, DTI_B_ADD, a, b, y, (const float[2]){0.0f, 0.0f});
 }
 
-/* Whether input i of a sum may be what is added to a product: it is there from the step's start, or
- * a launch tells when. (A sync point's value lies in IN too, and comes between two segments.) */
+/* Whether input i of a sum may be a product's addend: it is known from the step's start, or a
+ * launch writes it earlier. (A sync point's value lies in IN too, but comes between two
+ * segments.) */
 static bool dti_sum_is_addend(const dti_emit *e, uint32_t i) {
     const uint32_t id = dti_input_id(e->graph, e->node, i);
     const dti_view *v = &e->views[id];
@@ -104,8 +106,9 @@ static bool dti_sum_is_addend(const dti_emit *e, uint32_t i) {
             e->graph->nodes[id].op == DTI_OP_INPUT);
 }
 
-/* Of a product and what has its shape, on either side: the product's epilogue. Of a device that
- * runs workgroups: the CPU would save no way to memory, as it goes over the rows again. */
+/* The sum of a product and another operand of its shape, on either side, is the product's epilogue.
+ * Only on a device that runs workgroups: the CPU would save no memory traffic, as it goes over the
+ * rows again. */
 static bool dti_sum_fuse(dti_emit *e) {
     for (uint32_t i = 0; i < 2 && e->workgroups; i++) {
         const dti_view x = dti_emit_in(e, i), other = dti_emit_in(e, 1 - i);

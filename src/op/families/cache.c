@@ -1,9 +1,9 @@
 /* Keys and values that a store keeps between the runs of programs with .cached, in an arena of
- * their own. There the row takes (x, at) and gives all positions; in other programs it takes x
- * alone and gives it. attr.dim: positions, where the cache lies (in elements), and from one
- * position of it to the next; i[0] = samples that there is room for, i[1] = which of these x's
- * elements come behind. A run writes what it is given, and nothing of what was kept before: one
- * that is cancelled, or made again, does no harm. */
+ * their own. There the row takes (x, at) and gives all positions; in other programs it takes only x
+ * and gives it. attr.dim: positions, where the cache lies (in elements), and from one position of
+ * it to the next; i[0] = samples that there is room for, i[1] = which of these x's elements follow.
+ * A run writes only its own positions, never earlier ones. So a run that is cancelled, or made
+ * again, does no harm. */
 
 enum { DTI_CACHE_POSITIONS = 0, DTI_CACHE_PLACE = 1, DTI_CACHE_ROW = 2 }; /* dim */
 enum { DTI_CACHE_SAMPLES = 0, DTI_CACHE_COLUMN = 1 };                     /* i */

@@ -1,12 +1,12 @@
-/* Products with long sums, for a device that runs workgroups: k is cut into chunks, each added in
+/* Products with long sums, on a device that runs workgroups. k is cut into chunks; each is added in
  * one chain, and chunks are added in ascending order. A sum over many rows is cut into parts of at
  * most DTI_GEMM_CHAINS chunks. Workgroups of its own make each part, and PRODUCT_SUM adds the
- * parts. So no chain is long, and a rounding error does not grow with k; and no loop is long
+ * parts. So no chain is long, and a rounding error does not grow with k. No loop is long either
  * (llvmpipe ends long ones, work.c). The shapes of the weight and of a sample decide where the cuts
- * are, or for a sum over rows the number of rows: no bit depends on how many rows a replica has, or
- * on the device. Who makes a chunk is free. Workgroups of its own can make it: they write parts
- * that PRODUCT_SUM adds. Or a workgroup makes one after the other: where there are enough
- * workgroups without, and on a processor, which runs few at a time. */
+ * are, or for a sum over rows the number of rows. So no bit depends on a replica's number of rows,
+ * or on the device. Chunks are made in one of two ways. Workgroups of their own write parts, which
+ * PRODUCT_SUM adds. Or one workgroup makes chunks one after the other: where there are enough
+ * workgroups, and on a processor, which runs few at a time. */
 
 #define DTI_GEMM_CHAIN 512                /* of k that one chain adds, where k is longer than two */
 #define DTI_GEMM_CHAIN_SMALL 128          /* of a product of one tile */
@@ -120,7 +120,7 @@ static void dti_product_sum_put_operand(dti_launch *l, uint32_t shift) {
     l->args.product_sum.operand_offset = l->args.product_sum.c_offset + shift;
 }
 
-/* Binding 1 is of no use otherwise. */
+/* Binding 1 is not needed otherwise. */
 static bool dti_product_sum_free_bias(dti_emit *e, uint32_t launch) {
     dti_launch *l = &e->list->launches[launch];
     l->value[1] = l->value[3];

@@ -1,11 +1,11 @@
 /* Rows whose value all pieces of the job's batch make together. Replicas, threads and ranks compute
- * those pieces. In code for a replica's share of a step the segment ends at such a row, the host
- * makes the value from all operands, and the next segment finds it like an input
- * (sync_points.c, sync_point.c). In other code the batch is all there is, and the
- * launches here make it.
+ * those pieces. In code for a replica's share of a step the segment ends at such a row. The host
+ * makes the value from all operands, and the next segment reads it like an input (sync_points.c,
+ * sync_point.c). In other code the program has the whole batch, and the launches here make the
+ * value.
  *
- * A sync point has no gradient rule: rules of rows that read one append the sync points of the
- * gradient themselves, which cannot be differentiated again. */
+ * A sync point has no gradient rule. Rows that read one append the gradient's sync points in their
+ * own rules; those cannot be differentiated again. */
 
 enum { DTI_ALL_SPATIAL = 2 }; /* attr.i, as of the norm that they are for */
 
@@ -108,7 +108,7 @@ static void dti_parted_along_grad(dti_grad *g) {
     g->dx[0] = dti_append1((dti_op)op, g->dy, &g->node.attr);
 }
 
-/* Of an own part as many elements lie together as its axis and those behind it have. */
+/* Elements of an own part that are contiguous: the product of its axis and those after it. */
 static dti_meet dti_meet_of(const dti_node *n) {
     dti_meet m = {.kind = (dti_meet_kind)dti_op_info_of(n->op)->selector};
     if (m.kind <= DTI_MEET_MEAN)

@@ -1,8 +1,8 @@
-/* Convolution: three rows that differentiate into each other. With conv2d as a linear map of x for
- * fixed w and of w for fixed x, conv2d_dx and conv2d_dw are its two adjoints; the transposed
- * convolution is conv2d_dx. Signals are images of height 1. Each row is one launch of an implicit
- * product: no matrix of patches exists. attr.i: the window (op/attributes.h); attr.dim[0..1]: the
- * height and width that the inputs do not tell, of the image (dx) or the kernel (dw). */
+/* Convolution: three rows that differentiate into each other. conv2d is a linear map of x for fixed
+ * w, and of w for fixed x. conv2d_dx and conv2d_dw are its two adjoints. The transposed convolution
+ * is conv2d_dx. Signals are images of height 1. Each row is one launch of an implicit product: no
+ * matrix of patches exists. attr.i: the window (op/attributes.h); attr.dim[0..1]: the height and
+ * width of the image (dx) or the kernel (dw), which the inputs do not have. */
 
 /* ---- Shapes. Sizes below 2^31 and 64-bit sums: nothing overflows. */
 
@@ -262,8 +262,8 @@ static void dti_conv_image_emit(dti_emit *e) {
     l->dtype[0] = in.dtype; /* what epilogues it takes depends on it */
 }
 
-/* The sum over all samples in parts, for parallel work where the weight is small: a function of
- * the shapes alone, since it decides the order of the sum. */
+/* The sum over all samples in parts, for parallel work where the weight is small. The cut is a
+ * function of the shapes only, because it decides the order of the sum. */
 #define DTI_CONV_PARTS 8
 #define DTI_CONV_PARTS_ELEMENTS (1 << 20)  /* of all parts together */
 #define DTI_CONV_FILLS 256                 /* workgroups that fill a device */
@@ -293,17 +293,16 @@ static uint64_t dti_conv_chain(uint64_t elements) {
     return elements < DTI_CONV_SMALL ? DTI_CONV_CHAIN_SMALL : DTI_CONV_CHAIN;
 }
 
-/* The most parts: all of them take at most 64 MiB or a quarter of x and y, so that a device can
- * bind them if it can bind x and y. How long a part is then depends on the weights, not on the
- * samples. */
+/* The most parts. All of them take at most 64 MiB or a quarter of x and y, so a device that can
+ * bind x and y can bind them. So a part's length depends on the weights, not on the samples. */
 static uint64_t dti_conv_parts_most(const dti_args_conv *a, uint64_t elements) {
     const uint64_t positions = (uint64_t)a->n * a->oh * a->ow;
     const uint64_t quarter = positions * a->groups * ((uint64_t)a->ci + a->co) / 4;
     return DTI_MAX(quarter, (uint64_t)DTI_CONV_CHAINS_ELEMENTS) / DTI_MAX(elements, 1);
 }
 
-/* Into parts of some samples and some of their rows, so that the largest part is as small as can
- * be. There are enough parts to fill a device, and to keep chains of additions short. */
+/* Into parts of some samples and some of their rows, so that the largest part is small. The parts
+ * are enough to fill a device, and to keep chains of additions short. */
 static void dti_conv_split_finely(dti_args_conv *a, uint64_t elements) {
     const uint64_t lines = a->oh > 1 ? a->oh : a->ow, positions = (uint64_t)a->n * a->oh * a->ow;
     const uint64_t room = DTI_CONV_PARTS_ELEMENTS / DTI_MAX(elements, 1);
@@ -390,7 +389,7 @@ static int64_t dti_conv_transposed_size(dt_tensor x, const dti_attr *attr, int a
         return -1;
     }
     if (stride < 1 || in < 1)
-        return 1; /* the row's own check tells */
+        return 1; /* the row's own check reports it */
     int64_t size = (in - 1) * stride - 2 * padding + dil * (kernel - 1) + more + 1;
     if (size >= 1 && size <= INT32_MAX)
         return size;
@@ -438,7 +437,7 @@ static dt_tensor dti_conv_transposed_make(dt_graph *g, const dti_call *c) {
     dt_tensor in[3] = {x, w, b};
     dti_attr attr = dti_conv_attr(&d);
     const bool known = dti_node_of(x)->shape.rank == 3 && dti_node_of(w)->shape.rank == 4;
-    for (int axis = 0; known && axis < 2; axis++) { /* else the row's own check tells */
+    for (int axis = 0; known && axis < 2; axis++) { /* else the row's own check reports it */
         attr.dim[axis] =
             dti_conv_transposed_size(x, &attr, axis, dti_node_of(x)->shape.dim[1 + axis],
                                      dti_node_of(w)->shape.dim[2 + axis], d.output_padding[axis]);

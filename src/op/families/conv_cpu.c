@@ -23,7 +23,7 @@ static dti_conv dti_conv_of_args(const dti_launch *l) {
     return c;
 }
 
-/* Pieces of a row, where a device with workgroups cuts rows: here the first piece is the whole row,
+/* Pieces of a row, on devices with workgroups that cut rows. Here the first piece is the whole row,
  * and the others are 0. */
 static int64_t dti_conv_dw_pieces(const dti_args_conv *a) {
     const uint32_t lines = a->oh > 1 ? a->oh : a->ow;

@@ -1,7 +1,7 @@
-/* Convolutions on a device that runs workgroups. Variant 0 keeps 8 x 8 of what is made in an
- * invocation's registers (conv.comp, conv_dw.comp); the others are tiles that a workgroup makes
- * through memory that it shares (lib/conv_tile.glsl). All add in the same order, in one chain an
- * element: no bit depends on the variant. */
+/* Convolutions on a device that runs workgroups. Variant 0 keeps 8 x 8 results in an invocation's
+ * registers (conv.comp, conv_dw.comp). The others are tiles that a workgroup makes in shared memory
+ * (lib/conv_tile.glsl). All add in the same order, in one chain an element: no bit depends on the
+ * variant. */
 
 #include "conv_cpu.c" /* its functions stand in the rows below */
 
@@ -66,8 +66,9 @@ static bool dti_conv_fits_device(uint32_t variant, const dti_grid_device *device
            2 * s.bk * (s.bm + s.bn) * DTI_WORD_BYTES + DTI_CONV_TABLE_BYTES <= device->shared_bytes;
 }
 
-/* The one that does most for what is made, at a time: tiles hang over, and where there are few the
- * device is not full. With few channels registers do as well: those of images share more loads. */
+/* The variant with the most useful results at a time. Tiles extend past the edges, and few tiles do
+ * not fill the device. With few channels registers are as fast: those of images share more
+ * loads. */
 static uint32_t dti_conv_variant(const dti_launch *l, const dti_grid_device *device) {
     const dti_conv_made made = dti_conv_made_of(l);
     double best = 0;
@@ -342,8 +343,8 @@ static bool dti_conv_dw_trial(uint32_t number, dti_trial *t) {
     return true;
 }
 
-/* Images of 16 x 16 and 3 x 3 weights, enough to fill a device: as many channels as the tile has,
- * of 32; or as many weights, and a part for each image. */
+/* Images of 16 x 16 and 3 x 3 weights, enough to fill a device. With the tile's number of channels,
+ * out of 32; or with the tile's number of weights, and a part for each image. */
 static bool dti_conv_sample(uint32_t variant, dti_trial *t) {
     enum { SIDE = 16, SOURCE = 32 };
     const dti_conv_shape s = dti_conv_shape_of(variant);

@@ -58,8 +58,8 @@ static bool dti_cast_writers_take(const dti_emit *e, const dti_view *x) {
 
 #define DTI_CAST_ROUNDED_BY 3 /* more products read fewer bytes of a copy than of f32 */
 
-/* Whether all that reads this cast to bf16 rounds a value of an arena itself, so that no copy is
- * kept from the forward to the backward pass. */
+/* Whether every reader of this cast to bf16 rounds by itself. Then no copy is kept from the forward
+ * to the backward pass. */
 static bool dti_cast_readers_round(const dti_emit *e, const dti_view *x) {
     const dti_span_of_node *own = &e->own[e->id];
     return e->node->dtype == DT_BF16 && x->dtype == DT_F32 && own->rounding >= own->uses &&
@@ -112,7 +112,7 @@ static void dti_cast_emit(dti_emit *e) {
 
 DT_API dt_tensor dt_cast(dt_tensor x, dt_dtype dtype) {
     if (!dti_is_nil(x) && dti_node_of(x)->dtype == dtype)
-        return x; /* of nil the row's own check tells */
+        return x; /* for nil the row's own check reports it */
     return dti_append1(DTI_OP_CAST, x, &(dti_attr){.i = {(int32_t)dtype}});
 }
 
@@ -164,8 +164,8 @@ static void dti_concat_grad(dti_grad *g) {
     g->dx[0] = dti_sum_to(part, g->in[0]);
 }
 
-/* Parts that lie in memory as they would in the output are the output: the gradients of a packed
- * projection's slices, where one row makes them all. */
+/* Whether the parts already lie in memory as in the output: then they are the output. So are the
+ * gradients of a packed projection's slices, if one row makes them all. */
 static bool dti_concat_in_place(const dti_emit *e, int axis, dti_view *whole) {
     *whole = dti_emit_in(e, 0);
     int64_t length = whole->dim[axis];

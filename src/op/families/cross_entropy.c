@@ -57,7 +57,7 @@ static bool dti_cross_entropy_shape(dti_build *b) {
     return dti_term_shape(b);
 }
 
-/* Whether there is a gradient to make: of class weights there is none. */
+/* Whether there is a gradient to make: class weights have no gradient. */
 static bool dti_xent_wants(dti_grad *g, const char *name) {
     if (g->wanted[2])
         dti_graph_fail(g->graph,
@@ -264,7 +264,8 @@ DT_API dt_tensor dt_accuracy(dt_tensor logits, dt_tensor target) {
 }
 
 /* ---- of a tensor group whose ranks have parts of the classes (Shoeybi et al., "Megatron-LM",
- * 2019): the logits stay where they are, and go over as the largest of each row and three sums. */
+ * 2019). The logits stay where they are. Only the largest of each row and three sums are
+ * exchanged. */
 
 static int64_t dti_classes_own(const dti_parting *s) {
     const dt_shape x = dti_parted_input(s, 0)->shape;
@@ -394,7 +395,7 @@ static dti_stage dti_xent_stage(const dti_launch *l, int b) {
                        b ? a->y_offset : a->x_offset};
 }
 
-/* -> pairs [rows, 2]; spec0: DTI_XENT_*, spec1: s, spec2: 1 = rows are kept behind the pairs */
+/* -> pairs [rows, 2]; spec0: DTI_XENT_*, spec1: s, spec2: 1 = rows are kept after the pairs */
 DTI_KERNEL(XENT, xent, "rrrw", GROUP, .run = dti_cpu_xent, .halves = true, .stage = dti_xent_stage,
            .grain = 4096, .grid_halves = dti_xent_grid_halves, .each = DTI_WORD(xent, classes),
            .width = dti_row_width, .tile = dti_xent_tile, .rounds = dti_xent_rounds, .passes = 3,

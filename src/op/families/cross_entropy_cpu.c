@@ -1,4 +1,4 @@
-/* Cross-entropy on the CPU: rows go through exp together, as many as a buffer holds. */
+/* Cross-entropy on the CPU: a buffer full of rows goes through exp together. */
 
 #define DTI_XENT_RUN 128 /* floats of a buffer on the stack */
 

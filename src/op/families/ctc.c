@@ -1,10 +1,10 @@
-/* Connectionist temporal classification (Graves et al., 2006): the probability that a net which
- * names a class or a blank at each step says the target, whatever it takes for each label. Cells
- * are the target's labels with blanks around each of them: n labels have 2 n + 1. The row walks
- * over the steps of a sample from both ends at once and keeps, for each step and cell, log of the
- * probability of all ways to there (a) and from there on (b), each with the step's own; its
- * gradient is then every step's by itself: of a class -e^(a + b - x - all), summed over its cells.
- * Logarithms of 0 are finite (DTI_CTC_NONE), so that no sum is NaN by itself. There is no second
+/* Connectionist temporal classification (Graves et al., 2006). A net names a class or a blank at
+ * each step. The row computes the probability of the target, with any number of steps for each
+ * label. Cells are the target's labels with blanks around each of them: n labels have 2 n + 1. The
+ * row walks over a sample's steps from both ends at once. For each step and cell it keeps the
+ * log-probability of all ways to there (a) and from there on (b), each with the step's own. So each
+ * step's gradient needs only its own values: for a class, -e^(a + b - x - all), summed over its
+ * cells. Logarithms of 0 are finite (DTI_CTC_NONE), so no sum becomes NaN. There is no second
  * derivative. attr.i: below. What is kept of a sample: shaders/args.h. */
 
 #undef DTI_OPTIONAL
@@ -194,7 +194,7 @@ typedef struct dti_ctc_work {
     const float *x;
     float *y, *rows; /* rows: of the walk's direction */
     int64_t steps, count, cells, width;
-    bool back, wrong; /* wrong: a label is no class, or the blank */
+    bool back, wrong; /* wrong: a label is not a class, or is the blank */
     int32_t *label;   /* in the walk's order */
     float *skip, *own, *before, *after;
 } dti_ctc_work;
@@ -245,7 +245,8 @@ static void dti_ctc_open(dti_ctc_work *w, const dti_cpu_task *task, int64_t samp
         w->label[k] = DTI_MIN(t[back ? w->count - 1 - k : k], (int32_t)a->classes - 1);
 }
 
-/* Before the first step all is in front of cell 0; what skips a blank never comes to one. */
+/* Before the first step all probability is before cell 0; a path that skips a blank never comes to
+ * one. */
 static void dti_ctc_begin(const dti_ctc_work *w) {
     for (int64_t s = -2; s < w->cells; s++) {
         w->before[s] = s == -1 ? 0.0f : (float)-DTI_CTC_NONE;
@@ -316,7 +317,7 @@ static void dti_cpu_ctc(const dti_cpu_task *task, int64_t begin, int64_t end, vo
     }
 }
 
-/* The gradient of step t: dx. kept: what was kept of the sample. */
+/* The gradient of step t: dx. kept: the values that were kept of the sample. */
 static void dti_ctc_step_grad(const dti_cpu_task *task, const float *kept, int64_t t,
                               const float *x, float dy, float *dx, float *room) {
     const dti_args_ctc *a = &task->launch->args.ctc;
@@ -334,7 +335,7 @@ static void dti_ctc_step_grad(const dti_cpu_task *task, const float *kept, int64
         room[s] = dti_ctc_own(x[at[s]]);
     }
     task->k->ctc_share(room, row, row + a->steps * width, room, kept[DTI_CTC_ALL], cells);
-    /* the sum is 1 but for what all cells are off by alike, in long walks */
+    /* the sum is 1, except for an error that all cells share in long walks */
     const float scale = d / task->k->row_sum(room, cells);
     double *sums = (void *)(at + width); /* of classes: one may have all cells */
     for (int64_t s = 0; s < cells; s++)

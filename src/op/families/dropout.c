@@ -1,8 +1,8 @@
 /* Dropout and random numbers. They are a function of seed, step, the op's stream and the element's
- * place in the global batch, so the same for any number of replicas and micro-batches and on any
- * device. Dropout's gradient is the same op applied to dy. attr.f[0] = p, attr.i[0] = stream. On a
- * tensor rank that has a run of each sample, attr.dim[0] = elements of a whole sample (0: it has
- * them all), [1] = where the run begins. */
+ * place in the global batch. So they are the same for any number of replicas and micro-batches, and
+ * on any device. Dropout's gradient is the same op applied to dy. attr.f[0] = p, attr.i[0] =
+ * stream. On a tensor rank that has a run of each sample, attr.dim[0] = elements of a whole sample
+ * (0: it has them all), [1] = where the run begins. */
 
 static bool dti_dropout_shape(dti_build *b) {
     float p = b->out.attr.f[0];

@@ -1,6 +1,6 @@
-/* Rows of a table by index, and the adjoint: rows added up by index, in the order of the indices,
- * whoever computes them (no atomics). An index outside the table gives a row of NaN; inputs are
- * checked when the host writes them. */
+/* Rows of a table by index, and the adjoint: rows added up by index, always in the order of the
+ * indices (no atomics). An index outside the table gives a row of NaN; inputs are checked when the
+ * host writes them. */
 
 static bool dti_gather_shape(dti_build *b) {
     const dti_node *table = b->in[0], *index = b->in[1];

@@ -81,8 +81,8 @@ DTI_PUBLIC_GET(dt_tensor, dt_constant,
     return n.values ? dti_graph_push(g, &n, NULL, 0) : dti_nil(g);
 }
 
-/* Files keep a parameter under its name: one that no file could give back is found here, not when a
- * trained model is loaded. */
+/* Files keep a parameter under its name. A name that cannot be read back is an error here, not when
+ * a trained model is loaded. */
 static bool dti_param_name_fits(dt_graph *g, const char *name) {
     if (dti_utf8_valid(name, strlen(name)) && strcmp(name, "__metadata__") != 0 &&
         strncmp(name, DTI_STATE_OWN, sizeof DTI_STATE_OWN - 1) != 0)

@@ -112,8 +112,8 @@ DT_API dt_tensor dt_weighted_loss(dt_tensor x, dt_tensor w) {
     return dti_append2(DTI_OP_WEIGHTED_LOSS, x, w, NULL);
 }
 
-/* ---- tp_loss (x, w, targets, class weights): weighted_loss of what is made of targets, from
- * which the weight is made before anything is computed. attr.i[0] = ignore_index, [1] = classes. */
+/* ---- tp_loss (x, w, targets, class weights): weighted_loss whose w is made from targets. Its
+ * weight is made from them before anything is computed. attr.i[0] = ignore_index, [1] = classes. */
 
 static bool dti_parted_loss_shape(dti_build *b) {
     const dti_node *x = b->in[0], *w = b->in[1];

@@ -3,13 +3,13 @@
  * (NORM_STATS), or a channel over all samples (BATCH_STATS, which in a program that does not train
  * gives the running statistics instead). The weights go by channel: (element / spatial) % channels.
  *
- * The gradient of norm in x is a whole: it goes through the statistics as well, which get no
- * gradient of their own. attr.f[0] = eps; attr.i: op/attributes.h.
+ * The gradient of norm in x includes the path through the statistics, which get no gradient of
+ * their own. attr.f[0] = eps; attr.i: op/attributes.h.
  *
  * SyncBatchNorm: the statistics, and the two means over the batch in the gradient in x, are those
- * of the whole job. Each is a sync point (collective.c) of what pieces have: with mean and variance
- * of all, x's gradient is w / deviation * (dy - mean of dy - hat * mean of dy hat), so nothing else
- * needs to go over. */
+ * of the whole job. Each is a sync point (collective.c) of the pieces' values. With mean and
+ * variance of all, x's gradient is w / deviation * (dy - mean of dy - hat * mean of dy hat). So
+ * nothing else is exchanged. */
 
 /* ---- Shapes. The constructors have checked what they pass; the result's shape is all. */
 
@@ -154,7 +154,7 @@ static dt_tensor dti_batch_stats_lower(dti_grad *g) {
     return dt_concat(pair, 2, 1);
 }
 
-/* (x - mean) / sqrt(variance + eps), in groups, and the factor alone. */
+/* (x - mean) / sqrt(variance + eps), in groups, and only the factor. */
 static dt_tensor dti_norm_hat(const dti_grad *g, dt_tensor x, dt_tensor stats, dt_tensor *factor) {
     dt_tensor mean = dt_slice(stats, 1, 0, 1), variance = dt_slice(stats, 1, 1, 1);
     *factor = dt_rsqrt(dt_affine(variance, 1.0f, g->node.attr.f[0]));
@@ -206,7 +206,7 @@ static dt_tensor dti_norm_dw_lower(dti_grad *g) {
     return dt_concat(pair, 2, 0);
 }
 
-/* (x, dy, w, stats, norm_dw): from the first four alone. */
+/* (x, dy, w, stats, norm_dw): made from the first four. */
 static dt_tensor dti_batch_dx_lower(dti_grad *g) {
     if (g->node.attr.i[DTI_NORM_SYNC])
         return dti_meet_again(g->graph);
@@ -237,7 +237,7 @@ static int dti_norm_weights(dt_tensor x, const char *op, dt_shape shape, dt_tens
                            dti_shape_of(x).text, k ? "b" : "w", dti_shape_print(shape, false).text);
             return -1;
         }
-        if (k > count) /* a bias alone */
+        if (k > count) /* only a bias */
             w[count++] = dt_fill(x.graph, channels, 1.0f);
         w[count++] = dt_reshape(w[k], channels);
     }

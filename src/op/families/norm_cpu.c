@@ -1,5 +1,6 @@
-/* Normalisation on the CPU. Elements come in runs: `spatial` of one channel, or where spatial is 1
- * rows of all channels, which are walked by columns. Sums over runs are kept in double. */
+/* Normalisation on the CPU. Elements come in runs of `spatial` elements of one channel. Where
+ * spatial is 1, they are rows of all channels, which are walked by columns. Sums over runs are kept
+ * in double. */
 
 /* ---- CPU */
 
@@ -12,10 +13,10 @@ static float dti_norm_factor(const dti_cpu_task *task, float variance) {
     return y;
 }
 
-/* ---- statistics. A mean is first sum / count, which rounds: of a thousand times 1000.1 it is not
- * 1000.1, and over sqrt(eps) the difference is noise. The deviations from it, which are summed with
- * their squares, correct both (Chan, Golub and LeVeque, 1983): the mean of equal values is that
- * value, and their variance is 0. */
+/* ---- statistics. The first mean is sum / count, which rounds. For a thousand times 1000.1 it is
+ * not 1000.1, and over sqrt(eps) the difference is noise. Deviations from it and their squares are
+ * summed too, and correct mean and variance (Chan, Golub and LeVeque, 1983). So the mean of equal
+ * values is that value, and their variance is 0. */
 
 /* An overflow is NaN: of an infinite variance (x - mean) / sqrt(variance) would be 0. */
 static float dti_norm_variance(double variance) {

@@ -15,7 +15,7 @@ static dti_args_norm dti_norm_args(const dti_emit *e, const dti_view *x) {
     return a;
 }
 
-/* Chunks of the sums over so many elements: by shape alone. */
+/* Chunks of the sums over the given number of elements: by shape only. */
 static uint32_t dti_norm_chunks(uint64_t elements) {
     return (uint32_t)DTI_MAX(dti_ceil_div(elements, DTI_NORM_CHUNK), 1u);
 }
@@ -58,8 +58,8 @@ static void dti_batch_stats_emit(dti_emit *e) {
 }
 
 /* The statistics of the whole from those of parts with share w_i of the samples (Chan, Golub and
- * LeVeque, 1979): mean = mean_0 + sum w_i (mean_i - mean_0), exact where all are equal, and
- * variance = sum w_i (variance_i + (mean_i - mean)^2). */
+ * LeVeque, 1979). mean = mean_0 + sum w_i (mean_i - mean_0), exact if all are equal. variance = sum
+ * w_i (variance_i + (mean_i - mean)^2). */
 static void dti_batch_stats_join(dti_emit *e, uint32_t parts, uint32_t count, int64_t rows) {
     const int64_t c = e->node->attr.i[DTI_NORM_CHANNELS];
     const float none[2] = {0.0f, 0.0f};
@@ -105,9 +105,9 @@ static uint32_t dti_norm_affine(dti_emit *e, dti_args_norm *a) {
     return dti_emit_join(e, both, 2);
 }
 
-/* The launch before, if it makes these statistics of x and nobody has read them: then the
- * normalisation makes them as well, a workgroup for each group or chunk, and the launch is taken
- * back. In the chunks' case they move to where the pairs are. */
+/* Removes the launch before if it makes these statistics of x and nothing has read them. Then the
+ * normalisation makes them as well, with a workgroup for each group or chunk. With chunks they move
+ * to where the pairs are. */
 static bool dti_norm_takes_stats(dti_emit *e, const dti_args_norm *a, dti_view *stats,
                                  dti_launch *taken) {
     dti_listing *list = e->list;

@@ -79,8 +79,8 @@ static uint64_t dti_norm_rounds(const dti_launch *l, uint32_t local) {
            dti_rounds_of(a->chunks, 2, local);
 }
 
-/* ---- Operands in 16 bits: x and dy of what adds up, and all but statistics and weights of what
- * goes item by item. */
+/* ---- Operands in 16 bits: x and dy of kernels that add up. In kernels that go item by item, all
+ * except statistics and weights. */
 
 static dti_stage dti_norm_sums_stage(const dti_launch *l, int b) {
     return (dti_stage){b % 2 ? DTI_STAGE_NONE : DTI_STAGE_OWN, 0};

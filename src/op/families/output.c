@@ -1,7 +1,7 @@
 /* Rows with several outputs (statistics, states, largest values with their places). Such a row has
- * one value, its outputs one behind the other for each sample; output_of is a view of one of them.
- * dti_append_outputs makes both, so that a family's user sees tensors. A gradient rule finds what
- * flows to each output in g->dys; a row that is taken apart gets them packed. attr.i[0] = which,
+ * one value: for each sample, its outputs follow each other. output_of is a view of one of them.
+ * dti_append_outputs makes both, so that a family's user sees tensors. A gradient rule finds each
+ * output's gradient in g->dys; a row that is taken apart gets them packed. attr.i[0] = which,
  * dim[0] = where it starts. */
 
 static dti_outputs dti_outputs_of(const dt_graph *g, const dti_node *n) {
@@ -44,8 +44,9 @@ static bool dti_append_outputs(dt_graph *g, dti_op op, const dt_tensor *in, uint
     return good;
 }
 
-/* ---- gradients. The views of a row's outputs stand right behind it, so it finds what flows to
- * them; where a pass over the graph has torn them apart, that is added up in the packed value. */
+/* ---- gradients. The views of a row's outputs follow it directly, so it finds their gradients.
+ * Where a pass over the graph has separated them, the gradients are added up in the packed
+ * value. */
 
 static bool dti_is_output(const dt_graph *g, uint32_t packed, uint32_t k) {
     const uint32_t id = packed + 1 + k;

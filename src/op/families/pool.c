@@ -1,10 +1,10 @@
 /* Pooling and resizing: maps between planes of two sizes. The mean, the resampling and their
- * adjoints are linear, so each is the other's gradient. The maximum is max_pool2d_at(x, x): which
- * element is largest depends on x, and what is taken from there is linear in g. No index is stored:
- * the adjoint looks for the largest again.
+ * adjoints are linear, so each is the other's gradient. The maximum is max_pool2d_at(x, x). Which
+ * element is largest depends on x, and the result is linear in g. No index is stored: the adjoint
+ * looks for the largest again.
  *
  * attr.i: the window (op/attributes.h); attr.dim[0..1]: the height and width of the larger side
- * where an input does not tell it, or those asked for. */
+ * where an input does not have it, or those that were requested. */
 
 /* ---- Shapes */
 
@@ -35,7 +35,8 @@ static bool dti_pooling_attr_fits(dti_build *b) {
     return true;
 }
 
-/* Windows along one axis; 0 where none fits. With ceil_mode none starts in the padding behind. */
+/* Windows along one axis; 0 where none fits. With ceil_mode none starts in the padding at the
+ * end. */
 static int64_t dti_pooling_windows(const dti_attr *attr, int axis, int64_t in) {
     int64_t kernel = attr->i[DTI_POOL_KERNEL + axis], stride = attr->i[DTI_POOL_STRIDE + axis];
     int64_t padding = attr->i[DTI_POOL_PADDING + axis], room = in + 2 * padding - kernel;
@@ -184,7 +185,7 @@ static void dti_pool_emit(dti_emit *e) {
 
 static dti_attr dti_pooling_attr(const dt_pool_desc *d, int mode) {
     if (!d)
-        return (dti_attr){0}; /* a kernel of 0 x 0: told by the row's check */
+        return (dti_attr){0}; /* a kernel of 0 x 0: the row's check reports it */
     bool own = d->stride[0] || d->stride[1];
     return (dti_attr){.i = {d->kernel[0], d->kernel[1], own ? d->stride[0] : d->kernel[0],
                             own ? d->stride[1] : d->kernel[1], d->padding[0], d->padding[1], mode,

@@ -55,7 +55,7 @@ static void dti_emit_gemm(dti_emit *e, const dti_args_gemm *args, uint32_t a, ui
         dti_emit_gemm_to(e, &g, a, b, e->out.value, bias);
 }
 
-/* Where chunks are added in C, and the result has 16 bits, it is made in f32 and rounded behind its
+/* If chunks are added in C, and the result has 16 bits, it is made in f32 and rounded after its
  * last product. Returns the place of the result. */
 static dti_view dti_product_begin(dti_emit *e, dti_gemm_cuts cut) {
     const dti_view out = e->out;
@@ -239,7 +239,8 @@ static dti_view dti_linear_rows(dti_emit *e, uint32_t i, uint32_t *row) {
     return v;
 }
 
-/* Rows of x, or of dy, with the weight or its transpose; linear_dw: a sum over rows of both. */
+/* Rows of x, or of dy, with the weight or its transpose; linear_dw: a sum over the rows of x and
+ * dy. */
 static void dti_linear_emit(dti_emit *e) {
     const bool dw = e->node->op == DTI_OP_LINEAR_DW;
     dti_args_gemm g = {.batch0 = 1, .batch1 = 1, .a_row = 1, .a_col = 1, .b_row = 1, .b_col = 1};

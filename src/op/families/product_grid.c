@@ -1,8 +1,8 @@
 /* GEMM on a device that runs workgroups. Variant 0 keeps 8 x 8 of C in an invocation's registers
- * (gemm.comp); the others are tiles that a workgroup makes through memory that it shares
- * (gemm_tile.comp, one text), or have an invocation for each element, of products that are narrower
- * than a tile (gemm_narrow.comp). All add over k in order, in one chain for each chunk of an
- * element: which one a device takes is its own matter, and no bit depends on it. */
+ * (gemm.comp); Others are tiles that a workgroup makes in shared memory (gemm_tile.comp, one text).
+ * For products that are narrower than a tile there is an invocation for each element
+ * (gemm_narrow.comp). All add over k in order, in one chain for each chunk of an element. So no bit
+ * depends on the variant that a device uses. */
 
 typedef struct dti_gemm_tile {
     uint32_t bm, bn, bk;         /* of C, by workgroup; k by step */
@@ -117,7 +117,7 @@ static void dti_gemm_tile_spec(const dti_launch *l, uint32_t variant, uint32_t s
     spec[3] = t->blocks_m ? dti_gemm_lies(l) : 0;
 }
 
-/* In registers: twice as many as there are tiles, which are spread over the workgroups. */
+/* In registers: twice the number of tiles, which are spread over the workgroups. */
 static uint64_t dti_gemm_invocations(const dti_launch *l, uint32_t variant,
                                      const uint32_t spec[4]) {
     const dti_args_gemm *g = &l->args.gemm;
@@ -164,8 +164,8 @@ static bool dti_gemm_grid_halves(const dti_launch *l, int binding) {
     return binding == 2 ? !g->chunk && !g->apart : binding != 1 || l->spec[0] != DTI_BIAS_BESIDE;
 }
 
-/* A matrix [rows, cols] or its transpose, twice; where no bias lies among its rows, with a gap
- * behind each of them. */
+/* A matrix [rows, cols] or its transpose, twice. With a gap after each row, unless a bias lies
+ * among the rows. */
 static dti_trial_operand dti_gemm_trial_matrix(uint32_t number, uint32_t rows, uint32_t cols) {
     return (dti_trial_operand){.front = number % 3 * 4,
                                .rows = 2 * rows,
@@ -173,7 +173,7 @@ static dti_trial_operand dti_gemm_trial_matrix(uint32_t number, uint32_t rows, u
                                .pitch = cols + number / 2 % 2 * 3};
 }
 
-/* Half of them with a bias and ReLU, a quarter with the first of B as a bias and an addend. */
+/* Half of them have a bias and ReLU. A quarter have the first of B as a bias, and an addend. */
 static void dti_gemm_trial_epilogue(uint32_t number, dti_trial *t) {
     dti_trial_operand *o = t->operand;
     dti_args_gemm *g = &t->launch.args.gemm;
@@ -189,8 +189,8 @@ static void dti_gemm_trial_epilogue(uint32_t number, dti_trial *t) {
     }
 }
 
-/* Sizes round the tiles' edges, in each of the four layouts, by fours and one by one, a third in
- * chunks. Few, since each is a pipeline. */
+/* Sizes around the tiles' edges, in each of the four layouts, by fours and one by one, a third in
+ * chunks. There are few, since each is a pipeline. */
 static bool dti_gemm_trial(uint32_t number, dti_trial *t) {
     static const uint8_t sizes[][3] = {{128, 132, 32}, {127, 65, 100}, {68, 64, 44},  {63, 129, 33},
                                        {1, 1, 1},      {5, 10, 3},     {65, 63, 15},  {132, 8, 24},

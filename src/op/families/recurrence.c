@@ -1,12 +1,10 @@
-/* Recurrent nets, a layer and direction a row: what comes of the input is there for all steps (a
- * product of all of them), and the row walks over the steps of each sample. Its gradient gives what
- * flows to the gates' sums of all steps, and to the state before; that of the weights is a product
- * over all steps again. Formulas, with PyTorch's order of gates:
- *   LSTM  i f g o; c = f c + i g, h = o tanh(c), h = W_hr h where it is projected
- *   GRU   r z n;   n = tanh(x_n + r (W_hn h + b_hn)), h = (1 - z) n + z h
- *   RNN   h = tanh(x + W h), or relu
- * A sample of fewer steps keeps its state behind them, and h is 0 there. There is no second
- * derivative. attr.i: op/attributes.h. */
+/* Recurrent nets, one row for each layer and direction. One product has the input's part of all
+ * steps, and the row walks over the steps of each sample. Its gradient is that of the gates' sums
+ * of all steps, and of the state before. The gradient of the weights is a product over all steps
+ * again. Formulas, with PyTorch's order of gates: LSTM  i f g o; c = f c + i g, h = o tanh(c), h =
+ * W_hr h where it is projected GRU   r z n;   n = tanh(x_n + r (W_hn h + b_hn)), h = (1 - z) n + z
+ * h RNN   h = tanh(x + W h), or relu A sample of fewer steps keeps its state after them, and h is 0
+ * there. There is no second derivative. attr.i: op/attributes.h. */
 
 #undef DTI_OPTIONAL
 #define DTI_OPTIONAL(X) X(RECURRENT)
@@ -26,7 +24,7 @@ static int64_t dti_recurrence_grad_all(const dti_recurrence *a) {
            (a->flags & DTI_RECURRENCE_STATE ? a->state : 0);
 }
 
-/* But for the steps. */
+/* All sizes except the steps. */
 static dti_recurrence dti_recurrence_sizes(const dti_attr *attr, dt_shape w) {
     static const int8_t units[] = {5, 4, 0, 0};
     dti_recurrence a = {.kind = (uint32_t)attr->i[DTI_RECURRENCE_KIND],
@@ -101,7 +99,7 @@ static bool dti_recurrence_shape(dti_build *b) {
     return true;
 }
 
-/* But for what is kept, which stands behind them and is the gradient's alone. */
+/* All outputs except the saved values, which follow them and are read only by the gradient. */
 static void dti_recurrence_outputs(const dt_graph *g, const dti_node *n, dti_outputs *out) {
     const dti_recurrence a = dti_recurrence_of(g, n);
     *out = (dti_outputs){2, {{2, {a.steps, a.size}}, {1, {a.size}}}};
@@ -199,7 +197,7 @@ static void dti_recurrence_grad_twice(dti_grad *g) {
 
 /* ---- Launches */
 
-/* Weights as the kernel reads them, and behind them what input 3 has; turned: columns as rows. */
+/* Weights as the kernel reads them, followed by those of input 3; turned: columns as rows. */
 static uint32_t dti_recurrence_weights_emit(dti_emit *e, dti_args_recurrence *a, bool turned) {
     dti_view v[2] = {dti_emit_in(e, 1)};
     const uint32_t count = e->node->count > 3 ? 2 : 1;
@@ -277,8 +275,8 @@ static dti_effort dti_recurrence_effort(const dti_launch *l, uint32_t variant, u
     return (dti_effort){a->steps * blocks, l->items * a->steps * columns * size * a->block};
 }
 
-/* Units, elements of the state and gates' slopes are gone over in so many blocks; a loop ends in a
- * round of its own. */
+/* The number of blocks for units, elements of the state and gates' slopes; a loop ends in a round
+ * of its own. */
 static uint64_t dti_recurrence_rounds(const dti_launch *l, uint32_t local) {
     const dti_args_recurrence *a = &l->args.recurrence;
     const uint64_t u = dti_ceil_div(a->hidden, local), c = dti_ceil_div(a->size, local);

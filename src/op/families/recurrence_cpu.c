@@ -1,8 +1,8 @@
-/* Recurrent nets on the CPU: a block of samples goes through all steps, one product a step, of
- * which the weights stay in the cache; the state lies in memory of the worker. A block has as many
- * samples as threads leave it, and no sample sees another, so nothing depends on threads. With
- * operands in 16 bits the products' are rounded to that type; the state, the cell and the gates are
- * floats, which are rounded where they are kept. */
+/* Recurrent nets on the CPU. A block of samples goes through all steps, one product a step, whose
+ * weights stay in the cache. The state lies in memory of the worker. The number of threads decides
+ * a block's samples. No sample sees another, so no result depends on threads. With operands in 16
+ * bits the products' are rounded to that type; the state, the cell and the gates are floats, which
+ * are rounded where they are kept. */
 
 #define DTI_RECURRENCE_BLOCK 48         /* samples whose sums stay in L2 beside the weights */
 #define DTI_RECURRENCE_PACKED (1 << 20) /* floats of weights that a worker packs once, at most */
@@ -19,7 +19,7 @@ typedef struct dti_recurrence_work {
     const dti_args_recurrence *a;
     dti_recurrence s;
     int64_t first, count;
-    float *h, *c, *sums, *unit, *gemm;  /* of each sample: [size], [hidden], [gates][hidden], */
+    float *h, *c, *sums, *unit, *gemm;  /* of each sample: [size], [hidden], [gates][hidden] */
     int64_t *length;                    /* [hidden] */
     dti_recurrence_weight packed[2];    /* recurrent weights, the projection */
     dt_dtype type;                      /* of x, weights and results */
@@ -144,7 +144,7 @@ static void dti_recurrence_product(dti_recurrence_work *w, const void *a, int64_
     w->task->k->gemm_block(&g, w->gemm);
 }
 
-/* The state, and the operand's sample behind it. */
+/* The state, followed by the operand's sample. */
 static const float *dti_recurrence_state(const dti_recurrence_work *w, int64_t i) {
     return dti_cpu_in(w->task, 2, w->a->s_offset) + (w->first + i) * w->a->s_sample;
 }
@@ -253,7 +253,7 @@ static void dti_recurrence_project(dti_recurrence_work *w, int64_t t) {
     }
 }
 
-/* Behind the sample's end all is 0. */
+/* After the sample's end all is 0. */
 static void dti_recurrence_put(const dti_recurrence_work *w, int64_t i, int64_t t) {
     const dti_recurrence *s = &w->s;
     const int64_t y = dti_recurrence_out(w, i);
@@ -291,8 +291,8 @@ static void dti_recurrence_forward(dti_recurrence_work *w) {
 
 /* ---- gradient */
 
-/* Where what flows lies, from the sample's place on: of all steps, the last h and c, and the state
- * before, whose cell is first[1]. NULL: nothing flows. */
+/* Where the incoming gradients lie, from the sample's place on: of all steps, of the last h and c,
+ * and of the state before, whose cell is first[1]. NULL: no gradient. */
 typedef struct dti_recurrence_flows {
     const float *y, *h, *c, *state;
 } dti_recurrence_flows;
@@ -350,8 +350,8 @@ static const float *dti_recurrence_cell_before(const dti_recurrence_work *w, int
     return dti_recurrence_floats(w, 0, dti_recurrence_in(w, i) + at, s->hidden, w->before);
 }
 
-/* Gradients of the gates' sums go to the results. Those that the product with the state gave differ
- * for GRU alone: they stay in `sums`. */
+/* Gradients of the gates' sums go to the results. Only for GRU do those of the product with the
+ * state differ: they stay in `sums`. */
 static void dti_recurrence_cell_back(const dti_recurrence_work *w, int64_t i, int64_t t) {
     const dti_recurrence *s = &w->s;
     const dti_isa_kernels *k = w->task->k;

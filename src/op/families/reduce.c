@@ -1,7 +1,7 @@
 /* Sums, maxima and minima over axes. attr.i[0] = bit set of the shape's axes, i[1] = over samples
  * too, i[2] = keep axes with size 1; attr.f[0] = factor of a sum (mean = sum * 1/n).
  *
- * Two kernels, chosen by shape alone: one work item per result that adds serially (columns, short
+ * Two kernels, chosen by shape only: one work item per result that adds serially (columns, short
  * rows), or a workgroup per result (rows of 64 and more). */
 
 static bool dti_reduce_shape(dti_build *b) {
@@ -48,7 +48,7 @@ static void dti_reduce_grad(dti_grad *g) {
     g->dx[0] = dt_mul(dy, dt_div(hit, ties));
 }
 
-/* Moves the axes of `v` whose bit in `gone` is `which` behind those already in `to`, merging
+/* Moves the axes of `v` whose bit in `gone` is `which` after those already in `to`, merging
  * neighbours, right-aligned in [begin, end). Returns the product of their sizes. */
 static int64_t dti_reduce_axes(const dti_view *v, unsigned gone, unsigned which, int begin, int end,
                                uint32_t *dim, uint32_t *stride) {
@@ -130,8 +130,8 @@ static void dti_emit_reduce(dti_emit *e, const dti_view *x, unsigned gone) {
     dti_emit_reduce_launch(e, kernel, &a, x->value, e->out.value);
 }
 
-/* x is read dense: the order of additions is the kernel's way through memory, and must not depend
- * on what other readers of x have made of it, nor on how many pieces a program computes. */
+/* x is read dense. The order of additions is the kernel's way through memory. It must not depend on
+ * other readers of x, nor on how many pieces a program computes. */
 static void dti_reduce_emit(dti_emit *e) {
     dti_view x = dti_emit_dense_in(e, 0);
     const dti_node *in = &e->graph->nodes[dti_input_id(e->graph, e->node, 0)];
@@ -243,7 +243,7 @@ static dt_tensor dti_sum_to(dt_tensor x, dt_tensor like) {
 
 /* ---- CPU. Columns (the inner kept axis is contiguous) go over j in runs, vectors going across
  * results; contiguous rows of 8 and more by 16 lanes; the rest one by one. Sums of runs are added
- * in double (vec.h). By shape alone. */
+ * in double (vec.h). The shape alone decides. */
 
 #define DTI_REDUCE_RUN 128
 #define DTI_REDUCE_COLUMNS DTI_ROOM /* at once: whole rows in most cases, which are read ahead */
@@ -466,8 +466,8 @@ static void dti_cpu_reduce(const dti_cpu_task *task, int64_t begin, int64_t end,
 
 /* ---- Rows of the tables */
 
-/* On a device that runs workgroups: the invocations of one, the results that it makes, and the
- * invocations that share each. */
+/* On a device that runs workgroups: the invocations of a workgroup, the results that it makes, and
+ * the number of invocations for each. */
 #define DTI_REDUCE_LOCAL 128
 #define DTI_REDUCE_BESIDE 16
 #define DTI_REDUCE_SHARE (DTI_REDUCE_LOCAL / DTI_REDUCE_BESIDE)
@@ -505,7 +505,7 @@ static size_t dti_cpu_scratch_reduce(const dti_launch *l, int threads) {
     return ((size_t)DTI_MIN(l->args.reduce.n, DTI_REDUCE_COLUMNS) + 15) / 16 * 16 * sizeof(double);
 }
 
-/* Results lie one behind the other. */
+/* Results lie one after the other. */
 static dti_stage dti_reduce_stage(const dti_launch *l, int b) {
     return (dti_stage){b ? 1 : DTI_STAGE_OWN, b ? l->args.reduce.y_offset : 0};
 }

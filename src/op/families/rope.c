@@ -1,6 +1,6 @@
-/* Rotary positions (Su et al., "RoFormer", 2021): pairs of elements are turned by an angle of their
- * position, so that products of queries and keys hang on distances alone. Made of rows: angles are
- * f32 products of position and frequency, as PyTorch's programs have them. Owns no row. */
+/* Rotary positions (Su et al., "RoFormer", 2021). Pairs of elements are rotated by an angle of
+ * their position. So products of queries and keys depend only on distances. It is made of rows:
+ * angles are f32 products of position and frequency, as in PyTorch's programs. Owns no row. */
 
 #define DTI_ROPE_WIDEST 1024
 

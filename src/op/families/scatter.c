@@ -1,17 +1,18 @@
 /* scatter_add: row v of a table is the sum of the rows of dy whose index is v. A row's entries are
- * added in the order of the indices, `chunk` of them at a time, then the chunks: a chunk's length
- * is a matter of the number of indices alone, so the bits are the same on one path and the other,
- * and for any number of threads or workgroups.
+ * added in the order of the indices, `chunk` of them at a time; then the chunks are added. A
+ * chunk's length depends only on the number of indices. So the bits are the same on both paths, and
+ * for any number of threads or workgroups.
  *
  * Few indices: each element of the table walks over them. Else they are sorted first (SORT, stable,
- * in passes), and the places of a row's entries stand beside each other (SEGMENTS). What the chunks
- * of long rows sum to is made by invocations of their own (SCATTER_PARTS): a long row has at most
- * one chunk that begins in `chunk` sorted entries, and a second is the first of another row; then
- * SCATTER_ROWS writes all rows, those without entries too.
+ * in passes), and the places of a row's entries are then neighbours (SEGMENTS). Invocations of
+ * their own add the chunks of long rows (SCATTER_PARTS). In `chunk` sorted entries begins at most
+ * one chunk of a long row, and the first of another row. Then SCATTER_ROWS writes all rows, also
+ * those without entries.
  *
- * Where words of the result's blocks are offered (dti_sparse), rows that are 0 are not written
- * again: SCATTER_CLEAR makes those 0 that have entries no more, and then says which may be other
- * than 0 from now on. It does so block by block, so what words say holds wherever a step ends. */
+ * With words of the result's blocks (dti_sparse), rows that are 0 are not written again.
+ * SCATTER_CLEAR sets rows to 0 that have no entries any more. Then it records the rows that may be
+ * other than 0 from now on. It works block by block, so the words are right wherever a step
+ * ends. */
 
 #define DTI_SCATTER_WALK 256           /* indices that an element may walk over */
 #define DTI_SCATTER_WALKS (1ull << 24) /* of all elements */
@@ -299,8 +300,8 @@ static void dti_cpu_scatter_sum(const dti_cpu_task *task, float *sum, int64_t be
     dti_scatter_total(task, sum, dy, a->cols, a->cols, places + begin, end - begin);
 }
 
-/* Slot 2w: the chunk, beginning in window w, of the row that its first entry is of; slot 2w + 1: of
- * the row of its last entry, where that row begins behind the first. */
+/* Slot 2w: the chunk that begins in window w, of the row of its first entry. Slot 2w + 1: of the
+ * row of its last entry, if that row begins after the first. */
 static void dti_cpu_scatter_parts(const dti_cpu_task *task, int64_t begin, int64_t end,
                                   void *scratch) {
     const dti_args_scatter *a = &task->launch->args.scatter;
@@ -376,8 +377,7 @@ static void dti_cpu_scatter_clear(const dti_cpu_task *task, int64_t begin, int64
     }
 }
 
-/* Items are rows and entries, each row behind its entries, so that threads share what there is to
- * do. */
+/* Items are rows and entries, each row after its entries, so that threads share the work. */
 static void dti_cpu_scatter_rows(const dti_cpu_task *task, int64_t begin, int64_t end,
                                  void *scratch) {
     const dti_args_scatter *a = &task->launch->args.scatter;

@@ -1,5 +1,5 @@
-/* softmax and log_softmax over the last dimension, and their gradients as one row each, which come
- * apart into plain rows when they are differentiated again. Other axes are permuted to the end. */
+/* softmax and log_softmax over the last dimension, and their gradients as one row each.
+ * Differentiated again, those come apart into plain rows. Other axes are permuted to the end. */
 
 static bool dti_softmax_shape(dti_build *b) {
     if (b->in[0]->shape.rank < 1)
