@@ -1,14 +1,13 @@
-/* Sums over samples in an order that does not depend on the number of devices. The batch of the
- * whole job is cut into batch slices, and each batch slice into parts, computed one after the
- * other. A part is a piece: what is summed over samples, or sees other samples, does so within a
- * piece. The parts of a batch slice are added in order; batch slices are the leaves of
- * comm/collective/fold.h's tree.
+/* Sums over samples in an order that does not depend on the number of devices. The job's batch is
+ * cut into batch slices, and each batch slice into parts, computed one after the other. Each part
+ * is a piece. Sums over samples, and ops that see other samples, stay within a piece. The parts of
+ * a batch slice are added in order; batch slices are the leaves of comm/collective/fold.h's tree.
  *
- * A program computes a run of pieces. It adds them up on a stack of subtrees, as a binary counter
- * has digits: a finished leaf is pushed, and two subtrees that are siblings become one. After all
- * pieces of a replica the stack holds the maximal aligned subtrees of its batch slices, to which
- * those of other replicas are added. Entry i of the stack lies in slot i of the gradient arena. It
- * knows neither devices nor ranks. */
+ * A program computes a run of pieces. It adds them up on a stack of subtrees, like a binary
+ * counter: a finished leaf is pushed, and two siblings become one. After a replica's last piece the
+ * stack holds the maximal aligned subtrees of its batch slices. Those of other replicas are added
+ * to these. Entry i of the stack lies in slot i of the gradient arena. It knows neither devices nor
+ * ranks. */
 
 #define DTI_SUBTREES_MAX 64
 
@@ -18,8 +17,8 @@ typedef struct dti_piece {
     bool begins, ends; /* first part, last part */
 } dti_piece;
 
-/* Gradients that travel together: elements [begin, end) of the gradient arena. Where parameters
- * travel too it is a unit: both come and go with it. */
+/* Gradients that travel together: elements [begin, end) of the gradient arena. If parameters travel
+ * too it is a unit, which is gathered and freed with both. */
 #define DTI_UNITS_MAX 64   /* bits of a mask */
 #define DTI_UNITS_AHEAD 1u /* segments that may begin while a finished unit's gradients leave */
 typedef struct dti_bucket {
@@ -47,23 +46,23 @@ typedef struct dti_batch_slices {
     uint32_t piece_count;
     uint32_t leaves;     /* of the whole tree */
     dti_subtrees before; /* what the runs before it left in the slots */
-    /* One piece whose part of the batch slice is told by the step (dt_step_desc.micro_batch): the
-     * same program for all parts. */
+    /* One piece, whose part of the batch slice the step sets (dt_step_desc.micro_batch): the same
+     * program for all parts. */
     bool any_part;
     /* The replica's last run: gradients go to the host bucket by bucket, in order. */
     bool last;
     const dti_bucket *buckets;
     uint32_t bucket_count;
-    /* All replicas of the job have one run a step, so none waits for what comes in another's later
-     * one: gradients may leave before the last segment. */
+    /* Each replica of the job has one run a step, so none waits for another's later run. So
+     * gradients may leave before the last segment. */
     bool one_run;
 } dti_batch_slices;
 
 static uint32_t dti_pieces_rows(const dti_piece *pieces, uint32_t count); /* of all together */
 /* Adds a piece: returns the entry that it is added to, or set as when it begins its leaf. */
 static uint32_t dti_subtrees_add(dti_subtrees *s, const dti_piece *piece);
-/* After a piece that ends its leaf: joins the two newest entries if they are siblings in the tree
- * over `leaves`, the second into the first. */
+/* After the piece that ends a leaf: if the two newest entries are siblings in the tree over
+ * `leaves`, joins the second into the first. */
 static bool dti_subtrees_join(dti_subtrees *s, uint32_t leaves);
 /* What the stack is after a run. */
 static dti_subtrees dti_subtrees_after(const dti_batch_slices *batch_slices);

@@ -1,5 +1,5 @@
-/* Inputs and outputs and their places on the host's side, and what must be written to a place of
- * its own: outputs, terms, gradients and the next values of buffers. */
+/* Inputs and outputs, and their places on the host's side. Also the values that need a place of
+ * their own: outputs, terms, gradients and the next values of buffers. */
 
 /* 1 + the application's buffer for a tensor; 0 = none. */
 static uint8_t dti_code_external(const dti_code *code, uint32_t node) {
@@ -107,8 +107,8 @@ static void dti_pin_term(dti_lowering *w, uint32_t i) {
     code->terms[i].word = DTI_STATUS_TERM(slot);
 }
 
-/* The host moves a running statistic, by what all replicas' pieces have, or by what is one for all:
- * it reads those. */
+/* The host moves a running statistic. It reads the values of all replicas' pieces, or the one value
+ * for all. */
 static void dti_pin_stat(dti_lowering *w, uint32_t param) {
     dti_code *code = w->code;
     const dti_node *n = &code->work->nodes[code->update[param]];
@@ -145,8 +145,8 @@ static bool dti_pins_gradient(const dti_lowering *w, uint32_t id) {
            (!code->slices.piece_count || !w->own[id].uses);
 }
 
-/* Where a pinned node is a view of all of its input, in order, and nothing else reads that, the
- * input is made in the place. */
+/* Whether a pinned node's input is made in its place: the node is a view of the whole input, in
+ * order, and nothing else reads that. */
 static bool dti_pin_moves(const dti_lowering *w, uint32_t id) {
     const dt_graph *g = w->code->work;
     const dti_node *n = &g->nodes[id];

@@ -1,5 +1,6 @@
-/* Buckets: which gradients are finished after which segment, and what a replica's last run sends to
- * the host's side of the gradient arena. A bucket is exchanged as a whole, and in order. */
+/* Buckets: which gradients are finished after which segment, and which ones a replica's last run
+ * sends to the host's side of the gradient arena. A bucket is exchanged as a whole, and in
+ * order. */
 
 /* Of a parameter; bucket_count: of none. */
 static uint32_t dti_bucket_of(const dti_code *code, uint32_t param) {

@@ -1,8 +1,8 @@
 /* Programs within dt_program_desc.memory_bytes: which tensors are computed again is chosen here,
  * and marked for recompute.c. The forward pass is cut into parts where little crosses; what crosses
  * is kept, all else within the first parts is computed again. The last part never is: its gradients
- * come at once. With n equal layers in about sqrt(n) parts what is kept goes with sqrt(n) (Chen et
- * al., "Training Deep Nets with Sublinear Memory Cost", 2016). Which numbers of parts fit is not
+ * come at once. With n equal layers in about sqrt(n) parts the kept bytes grow with sqrt(n) (Chen
+ * et al., "Training Deep Nets with Sublinear Memory Cost", 2016). Which numbers of parts fit is not
  * estimated but tried: a code's bytes are exact before it runs. At most 20 codes are made. */
 
 /* ---- a choice as marks */
@@ -12,9 +12,9 @@ typedef struct dti_cuts {
     uint32_t *whole;            /* by node: what it is a view of, or itself */
     uint32_t *last;             /* by node: the forward row that reads it or a view of it last */
     uint8_t *read;              /* by node: gradient rows do */
-    int64_t *cost;              /* by node: what crosses a cut in front of it */
+    int64_t *cost;              /* by node: the bytes that cross a cut before it */
     uint64_t bytes;             /* that gradient rows read */
-    uint32_t at[DTI_PARTS_MAX]; /* the node that each part ends in front of */
+    uint32_t at[DTI_PARTS_MAX]; /* the node before which each part ends */
 } dti_cuts;
 
 static uint64_t dti_cuts_bytes(const dti_cuts *c, uint32_t id) {
@@ -57,7 +57,8 @@ static void dti_cuts_costs(dti_cuts *c) {
         c->cost[id] += c->cost[id - 1];
 }
 
-/* Where the least crosses, within a window around so many bytes; else where they are reached. */
+/* The place where the least crosses, within a window around the given number of bytes; else where
+ * that number is reached. */
 static uint32_t dti_cuts_at(const dti_cuts *c, uint64_t goal, uint64_t window) {
     const uint32_t forward = c->w->code->backward_node;
     uint32_t found = 0, reached = forward;
@@ -149,7 +150,7 @@ static bool dti_search_try(dti_search *s, uint32_t parts, uint32_t again) {
     return fits;
 }
 
-/* The fewest parts to compute again, of so many. */
+/* The fewest parts to compute again, out of `parts`. */
 static void dti_search_fewest(dti_search *s, uint32_t parts) {
     uint32_t low = 1, high = parts - 1;
     while (low < high && !s->result) {

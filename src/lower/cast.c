@@ -1,9 +1,9 @@
-/* Types of 16 bits as a pass: the rows of the application are appended again under autocast
- * (op/core/autocast.c), which inserts casts, and so are the gradients' by the passes after it.
- * Nodes of the application keep their numbers; what the program reads and writes keeps its type.
+/* Types of 16 bits as a pass. It appends the application's rows again under autocast
+ * (op/core/autocast.c), which inserts casts. The passes after it append the gradients' rows
+ * likewise. Nodes of the application keep their numbers; inputs and outputs keep their types.
  *
  * Parameters that are stored in 16 bits are nodes of that type here. Without autocast all rows read
- * them as f32; with it, a row that works in their type reads them where they lie. */
+ * them as f32; with it, a row that works in their type reads them in place. */
 
 /* The type that the application's graph gives a node: of parameters f32. */
 static dt_dtype dti_cast_own(const dti_node *n) {

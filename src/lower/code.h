@@ -1,6 +1,6 @@
-/* What a graph and a description become for one kind of device: launches, the places of their
- * values, segments, bindings, and what memory they need. It knows no device, no store and no step,
- * and nothing changes it once it is made: a program (program/program.h) binds it to memory and
+/* A code: a graph and a description, compiled for one kind of device. It has launches, the places
+ * of their values, segments, bindings, and the memory that they need. It must not know a device, a
+ * store or a step. Once made it never changes: a program (program/program.h) binds it to memory and
  * runs it. */
 
 #define DTI_SEGMENTS_MAX 64                  /* and one for each sync point */
@@ -45,15 +45,15 @@ typedef struct dti_stat {
     float momentum;
 } dti_stat;
 
-/* A row whose value all pieces of the job's batch, or all tensor ranks of a group, make together
- * between two segments. Graph and description decide which there are, their order and sizes, so all
- * replicas have the same. */
+/* A row whose value is made between two segments, by all pieces of the job's batch, or all tensor
+ * ranks of a group. Graph and description decide their order and sizes, so all replicas have the
+ * same. */
 typedef struct dti_sync_point {
     uint32_t node;
     dti_meet meet;
     uint32_t segment;  /* it follows this one */
-    uint32_t given;    /* elements of the operand, */
-    uint32_t elements; /* and of the value */
+    uint32_t given;    /* elements of the operand */
+    uint32_t elements; /* elements of the value */
     dti_out_words at;  /* the operand */
     uint64_t in;       /* the value in IN: its first byte */
 } dti_sync_point;
@@ -89,13 +89,13 @@ typedef struct dti_code {
     dti_stat *stats;         /* of batch norm: the host joins the pieces' */
     uint32_t stat_count;
 
-    /* Of a stage: the norm is one over all stages, so its pairs by block leave behind a segment of
-     * their own, and those of all come back for the next. In bytes of OUT and IN. */
-    uint32_t stage_blocks; /* of the whole model; 0: it is no stage */
-    uint32_t tp_ranks;     /* of the tensor group; 0: there is none */
+    /* For a stage. One norm covers all stages, so a segment of its own sends its pairs by block,
+     * and the pairs of all stages come back for the next segment. In bytes of OUT and IN. */
+    uint32_t stage_blocks; /* of the whole model; 0: not a stage */
+    uint32_t tp_ranks;     /* of the tensor group; 0: no group */
     uint64_t pairs_out, pairs_in;
     uint32_t leaving_count;
-    uint32_t leaving[DT_MAX_OUTPUTS];     /* inputs whose gradients leave; */
+    uint32_t leaving[DT_MAX_OUTPUTS];     /* inputs whose gradients are sent */
     dt_tensor leaving_dx[DT_MAX_OUTPUTS]; /* those */
 
     uint8_t *trained;     /* by parameter */
@@ -118,12 +118,12 @@ typedef struct dti_code {
     dti_segment *device_segments, *host_segments;
     uint32_t host_first;
     uint32_t forward_segments;
-    uint32_t leaving_segments;   /* and those that give what leaves, where staged.split says so */
+    uint32_t leaving_segments;   /* segments that compute sent gradients, if staged.split is set */
     dti_sync_point *sync_points; /* in their order */
     uint32_t sync_point_count;
     uint32_t launches_recomputed;
-    /* After a micro-batch's backward part: where a loss is not finite, aborts it and what was
-     * started after it. commit_segment: none. */
+    /* After a micro-batch's backward part: if a loss is not finite, aborts it and the later ones
+     * that were started. commit_segment: not used. */
     uint32_t check_segment;
     uint32_t commit_segment, weigh_segment; /* segment_count = none */
     uint32_t update_segment; /* the commit's; of a replica, stage or tensor rank the one after it */
@@ -136,8 +136,8 @@ typedef struct dti_code {
      * are written here; a store that has all of the moments writes all. With units its own ones
      * come first, then buffers, and then others', whose steps alone are counted. */
     uint32_t own_first, own_entries, buffer_entries;
-    /* Pairs of blocks that leave, to come back with those of all stages or replicas, of which this
-     * one's begin at pair_first; 0: they stay. */
+    /* Pairs of blocks that are sent, and come back with those of all stages or replicas; this one's
+     * begin at pair_first. 0: they stay. */
     uint32_t pairs_own, pairs_all, pair_first;
 
     /* Units (units.c): where each one's parameters and gradients begin, and all of them end, in
@@ -170,12 +170,12 @@ static inline dti_optim_rates dti_code_rates(const dti_code *code, const dt_opti
                              g ? g->weight_decay : code->optim.weight_decay};
 }
 
-/* What makes code one of several that make a step together, on devices of their own: a stage of a
- * pipeline or a tensor rank (parallel/pipeline/). All update, or none does. */
+/* Code that is one of several in a step, each on its own device: a stage of a pipeline or a tensor
+ * rank (parallel/pipeline/). All of them update, or none. */
 typedef struct dti_staged {
     dt_tensor inputs[DT_MAX_OUTPUTS]; /* whose dL/dx leaves; ends at its first nil */
     uint32_t blocks;                  /* of the tables of all stages or tensor ranks */
-    uint32_t tp_ranks;                /* of the tensor group; 0: there is none */
+    uint32_t tp_ranks;                /* of the tensor group; 0: no group */
     bool split; /* gradients that leave have a segment of their own, before all others */
 } dti_staged;
 
@@ -188,7 +188,7 @@ typedef struct dti_code_desc {
     const dt_program_desc *program;
     const dti_batch_slices
         *batch_slices;        /* what a replica computes of a step; NULL: a program by itself */
-    const dti_staged *staged; /* NULL: it makes steps alone */
+    const dti_staged *staged; /* NULL: it makes whole steps */
     const dti_layout *layout; /* outlives the code */
     dti_limits limits;
 } dti_code_desc;
@@ -199,7 +199,7 @@ typedef struct dti_code_desc {
 static dt_result dti_graph_replay(const dt_graph *g, const dt_program_desc *desc, dt_graph **out);
 
 /* ---- types.c */
-/* The first launch that has them where it cannot; NULL: there is none. */
+/* The first launch that has 16 bits where it cannot take them. NULL: no such launch. */
 static const dti_launch *dti_types_misfit(const dti_listing *list, const dti_limits *limits);
 
 /* A code within the description's memory_bytes, if it has any. Errors, with *out NULL: as
@@ -211,11 +211,11 @@ static dt_result dti_code_fail(const dti_code *code, dt_result result, const cha
     DTI_PRINTF(3, 4);
 /* INVALID with all problems of a description, where there are any; MEMORY. */
 static dt_result dti_problems_fail(dti_base *base, const char *label, const dti_text *problems);
-/* The binding of a node; output, gradient: which kind. NULL: there is none. */
+/* The binding of a node; output, gradient: which kind. NULL: not found. */
 static const dti_binding *dti_code_binding(const dti_code *code, uint32_t node, bool output,
                                            bool gradient);
-/* Whether sums of gradients keep their rounding beside them: of more than DTI_CHAIN_MAX
- * micro-batches, or of a number that is not known. */
+/* Whether sums of gradients keep their rounding errors: for more than DTI_CHAIN_MAX micro-batches,
+ * or an unknown number. */
 #define DTI_CHAIN_MAX 16
 static bool dti_code_rounds(const dti_code *code);
 

@@ -1,6 +1,6 @@
 /* The commit segment: check and norm of the gradient, the optimizer over blocks, the step counts.
- * Everything that a step changes in the store is written here and nowhere else, and only when the
- * abort word is clear. The device owns t. */
+ * Everything that a step changes in the store is written only here, and only if the abort word is
+ * clear. The device owns t. */
 
 /* ---- the optimizer of a program */
 
@@ -101,7 +101,7 @@ static dt_result dti_state_fits(const dti_code *code) {
                          (unsigned long long)words);
 }
 
-/* Which blocks of parameters stand one behind the other. */
+/* Which blocks of parameters follow each other. */
 typedef enum dti_table_part { DTI_TABLE_ALL, DTI_TABLE_OWN, DTI_TABLE_OTHERS } dti_table_part;
 
 static bool dti_table_has(const dti_code *code, uint64_t at, dti_table_part part) {
@@ -109,8 +109,8 @@ static bool dti_table_has(const dti_code *code, uint64_t at, dti_table_part part
     return part == DTI_TABLE_ALL || own == (part == DTI_TABLE_OWN);
 }
 
-/* Where a block lies in the arenas that an update works on: with units the own ones lie in front,
- * and others nowhere. */
+/* Where a block lies in the arenas that an update works on. With units the own blocks come first,
+ * and others have no place. */
 static uint32_t dti_table_block(const dti_code *code, const dti_param *param, uint64_t at) {
     const dti_layout *l = code->layout;
     uint64_t element = param->offset + at;
@@ -341,8 +341,8 @@ static dti_optim_matrix dti_commit_matrix(const dti_code *code, uint32_t i) {
                               .factors = code->directions[2 * param + 1]};
 }
 
-/* Calls `each` for every matrix of this part that is not plain, in the table's order: parts end
- * between parameters then. */
+/* Calls `each` for every matrix of this part that its optimizer treats as a matrix, in the table's
+ * order. Parts end between parameters then. */
 static void dti_commit_matrices(dti_code *code, const dti_optim_site *site,
                                 void (*each)(dti_code *, const dti_optim_site *,
                                              dti_optim_matrix *)) {

@@ -1,9 +1,8 @@
-/* Tensors larger than a device can bind (128 MiB on some): a node whose operands are is emitted for
- * parts of the batch, one after the other, each bound as a range of the whole. What each sample
- * gets by itself is written to its part of the result; what is summed over samples is made for
- * each part and the parts are added in order. Bindings begin at multiples of 256 bytes, so a
- * part's first element may lie a little inside. Refuses nothing: what cannot be cut is left to the
- * device, which tells. */
+/* Tensors larger than a device can bind (128 MiB on some). A node with such operands is emitted for
+ * parts of the batch, one after the other, each bound as a range of the whole. Values of a sample
+ * are written to its part of the result. Sums over samples are made for each part, and the parts
+ * are added in order. Bindings begin at multiples of 256 bytes, so a part's first element may lie a
+ * little inside. It reports no errors: the device reports a node that cannot be cut. */
 
 static bool dti_cut_is_large(const dti_code *code, const dti_view *v) {
     return code->list.values[v->value].bytes > code->limits.storage_range_bytes;
@@ -189,7 +188,7 @@ static void dti_cut_emit(dti_code *code, dti_emit *e, const dti_op_family *famil
         family->emit(e);
     } else {
         c.parts = (uint32_t)((e->batch + c.rows - 1) / c.rows);
-        e->pinned = true; /* a part is no node's whole value */
+        e->pinned = true; /* a part is not a node's whole value */
         dti_cut_all(&c);
     }
     dti_free(code->base, c.inputs);

@@ -1,5 +1,5 @@
-/* What a program's description means: its terms, outputs and mode checked, its gradients appended
- * to the work graph. Every problem is listed, so that one error tells all that is wrong. */
+/* Checks a program's description, its terms, outputs and mode, and appends its gradients to the
+ * work graph. One error lists all problems. */
 
 /* ---- the description */
 
@@ -15,8 +15,8 @@ static bool dti_program_desc_tensor(dti_lowering *w, dt_tensor x, const char *wh
     return false;
 }
 
-/* How many tensors a list has, with `size` bytes from one to the next of `most`: it ends at its
- * first nil; one behind that is a mistake. */
+/* The number of tensors in a list of at most `most`, with `size` bytes from one to the next. It
+ * ends at its first nil; a tensor after that is an error. */
 static uint32_t dti_desc_count(const dt_tensor *first, size_t size, uint32_t most, const char *what,
                                dti_text *problems) {
     uint32_t count = 0;
@@ -155,7 +155,7 @@ static dt_result dti_pass_describe(dti_lowering *w) {
 
 /* ---- gradients */
 
-/* Of what was appended to the work graph. */
+/* The result of appending to the work graph. */
 static dt_result dti_describe_result(dti_lowering *w) {
     const dt_graph *g = w->code->work;
     if (g->error[0] && g->result != DT_ERROR_MEMORY)
@@ -204,8 +204,8 @@ static bool dti_host_gradient_again(const dt_program_desc *d, uint32_t index) {
     return false;
 }
 
-/* The loss terms with their seeds, and the host's gradients as inputs: one for each y, however
- * often it is listed. */
+/* The loss terms with their seeds, and the host's gradients as inputs. Each y comes once, even if
+ * it is listed several times. */
 static uint32_t dti_gradient_roots(dti_code *code, dt_tensor *y, dt_tensor *dy) {
     dt_graph *g = code->work;
     uint32_t count = 0;
@@ -261,8 +261,9 @@ static void dti_gradients_found(dti_code *code, const dt_tensor *wrt, const dt_t
     }
 }
 
-/* Zeros, where a parameter's gradient goes through step functions alone: it is 0, whatever its
- * value. Of a stage the whole model says that there is a gradient. more: room for 2 * params. */
+/* Zeros for a parameter's gradient that passes only through step functions: it is 0, whatever its
+ * value. In a stage the whole model decides whether there is a gradient. more: room for 2 *
+ * params. */
 static void dti_gradients_zero(const dti_lowering *w, const dt_tensor *y, const dt_tensor *dy,
                                uint32_t roots, const dt_tensor *wrt, dt_tensor *dx,
                                dt_tensor *more) {
@@ -315,8 +316,8 @@ static dt_result dti_pass_differentiate(dti_lowering *w) {
     return dti_describe_result(w);
 }
 
-/* Nodes that give a loss's weight from targets alone, for dt_program_add_loss_weights. Of no
- * elements the weight is 0, whatever it would be made of. */
+/* Nodes that compute a loss's weight only from targets, for dt_program_add_loss_weights. Without
+ * elements the weight is 0. */
 static dt_result dti_pass_weigh(dti_lowering *w) {
     dti_code *code = w->code;
     dt_graph *g = code->work;

@@ -1,7 +1,6 @@
-/* Class numbers and indices: which elements of an i32 input some op needs in a range, and the check
- * of them when the host writes, so that kernels need no fault path. An op's needs hold for what
- * reaches it through views, copies and concat, element by element; what is computed is not checked.
- */
+/* Class numbers and indices: which elements of an i32 input an op needs in a range. They are
+ * checked when the host writes them, so kernels need no fault path. An op's needs hold for elements
+ * that reach it through views, copies and concat; computed values are not checked. */
 
 static bool dti_label_user(const dt_graph *g, const dti_node *n, dti_labels *labels) {
     const dti_op_family *family = dti_op_info_of(n->op)->family;

@@ -1,6 +1,6 @@
-/* Where the parameters of a graph lie in the arenas of a store, and all that a code knows of one.
- * They lie in one order, the reverse of their creation (gradients are complete in about that
- * order), at equal offsets in the parameter, gradient and moment arenas, each padded to blocks of
+/* Where the parameters of a graph lie in the arenas of a store. A code knows nothing else of a
+ * store. Their order is the reverse of their creation (gradients are complete in about that order).
+ * They have equal offsets in the parameter, gradient and moment arenas, each padded to blocks of
  * 256 elements. Padding is zero and stays zero. */
 
 typedef enum dti_arena { /* memories of a program's exec; the numbers of dti_value_kind */
@@ -16,7 +16,7 @@ typedef enum dti_arena { /* memories of a program's exec; the numbers of dti_val
                          DTI_ARENAS = DTI_VALUE_KINDS
 } dti_arena;
 
-/* Behind them come the application's buffers, as dt_program_desc.external lists them. */
+/* After them come the application's buffers, as dt_program_desc.external lists them. */
 #define DTI_MEMORIES (DTI_ARENAS + DT_MAX_OUTPUTS)
 
 typedef struct dti_param {
@@ -40,14 +40,14 @@ typedef struct dti_layout {
     dt_dtype dtype;
     dt_state_dtype state; /* of moments; known with the first optimizer */
     uint64_t state_words; /* of an array of them, where they are not F32 */
-    /* Whole blocks: of moments and averages the store has those of elements [own_begin, own_end)
-     * alone, and an update writes no others. All of them, except with ZeRO (parallel/zero/): then
+    /* Whole blocks. The store has only moments and averages of elements [own_begin, own_end), and
+     * an update writes only those. All of them, except with ZeRO (parallel/zero/): then
      * `parted`. */
     uint64_t own_begin, own_end;
     bool parted;
-    /* With ZeRO-2 and 3 a replica's programs have arenas of their own for gradients and parameters:
-     * first the part [own_begin, own_end), then what is not trained, which each has, `fixed`
-     * elements; after that places of units (units.c). */
+    /* With ZeRO-2 and 3 a replica's programs have arenas of their own for gradients and parameters.
+     * First [own_begin, own_end), then `fixed` untrained elements, which each replica has; then
+     * places of units (units.c). */
     uint8_t level;  /* dt_zero_stage */
     uint32_t parts; /* micro-batches of a trainer's step; 0: not known */
     uint64_t fixed;
@@ -90,12 +90,12 @@ static inline uint64_t dti_full_blocks(uint64_t elements) {
     return dti_ceil_div(elements, DTI_BLOCK) * DTI_BLOCK;
 }
 
-/* Word offsets in the state arena: control; what an optimizer that looks at whole parameters makes
- * of them in a step, a share of each and two sums of each block; t of each parameter; the moments.
- * What lies before t is scratch of a step, not state. Programs whose optimizer looks at none have
- * words of rows (sparse.c) where those sums are, which say what is in the gradient arena. A
- * moment's offset is that of element 0, also where the store has it not: modulo 2^64, and in
- * kernels 2^32, so a sum with an element that it has is right. */
+/* Word offsets in the state arena. First control. Then a share of each parameter and two sums of
+ * each block, for an optimizer that reads whole parameters. Then t of each parameter, and the
+ * moments. The words before t are scratch of a step, not state. Programs of other optimizers keep
+ * words of rows (sparse.c) in place of those sums: they describe the gradient arena. A moment's
+ * offset is that of element 0, even if the store lacks that element. It is modulo 2^64, and in
+ * kernels 2^32, so offset + element is right for each element that exists. */
 #define DTI_STATE_SHARES DTI_CONTROL_WORDS
 static inline uint64_t dti_state_pair_offset(const dti_layout *layout) {
     return DTI_STATE_SHARES + dti_full_blocks(layout->param_count);

@@ -1,5 +1,5 @@
 /* The lowering: from a graph and a description to a code, by passes in one order (passes.c). Each
- * is a function of what those before it have left here, so a test can stop behind any of them. */
+ * is a function of the results of those before it, so a test can stop after any of them. */
 
 /* What a node's value depends on, which says how often it exists. */
 typedef enum dti_extent {
@@ -18,15 +18,17 @@ typedef struct dti_choice {
 typedef struct dti_lowering {
     dti_code *code;
     const dt_graph *graph;    /* the application's: what the description's tensors are of */
-    const dti_staged *staged; /* or NULL */
+    const dti_staged *staged; /* may be NULL */
     dti_choice choice;
     dti_text problems;                  /* with a description, all of them */
-    uint32_t weight_node[DT_MAX_TERMS]; /* by loss: gives its weight from targets alone; 0 = none */
-    uint32_t weigh_launches;            /* the weigh segment's, in front of all others */
+    uint32_t weight_node[DT_MAX_TERMS]; /* by loss: the node that gives its weight, only from
+                                         * targets; 0 = none */
+    uint32_t weigh_launches;            /* of the segment that makes weights of losses, which comes
+                                         * first */
     dti_emit e;
-    uint32_t *order;      /* nodes as they are emitted: each behind its inputs; [0] is nil */
+    uint32_t *order;      /* nodes as they are emitted: each after its inputs; [0] is nil */
     uint32_t split;       /* where in it a segment ends that gives what leaves; 0: nowhere */
-    uint32_t *copy_of;    /* by node: which one it is computed again; NULL: there are none */
+    uint32_t *copy_of;    /* by node: the node that it computes again; NULL: no copies */
     uint8_t *needed;      /* by node: its value is computed */
     uint32_t *pin;        /* by node: the value that it is to be written to; 0 = any */
     uint32_t *param_of;   /* by node: 1 + a parameter whose gradient it is */
@@ -66,8 +68,8 @@ static dt_result dti_pass_split(dti_lowering *w);
 static bool dti_recompute_can(const dt_graph *g, uint32_t id); /* and not kept in any case */
 
 /* ---- budget.c */
-/* Marks what w->choice says, in front of the pass recompute, and what it keeps for that. False: out
- * of memory. needed: by node. */
+/* Marks the nodes of w->choice before the pass recompute, and keeps what that needs. False: out of
+ * memory. needed: by node. */
 static bool dti_choice_mark(const dti_lowering *w, const uint8_t *needed, uint8_t *marked,
                             uint8_t *kept);
 
@@ -105,7 +107,8 @@ static dt_result dti_pass_need(dti_lowering *w); /* what is computed; refuses wh
 /* What a description asks for; stands: as dti_code's. */
 static void dti_need_roots(const dt_graph *g, const dt_program_desc *d, const uint32_t *stands,
                            uint8_t *needed);
-/* The inputs of what is needed, and theirs; order: of nodes, NULL: that in which they were made. */
+/* The inputs of all needed nodes, and theirs. order: of nodes; NULL: that in which they were
+ * made. */
 static void dti_need_inputs(const dt_graph *g, const uint32_t *order, uint8_t *needed);
 /* cast.c: by node of a model, 1: in mixed precision its f32 is 16 bits. Errors: MEMORY, INVALID. */
 static dt_result dti_cast_find_low(const dt_graph *g, uint8_t *low);
@@ -127,7 +130,7 @@ static bool dti_meets(const dti_code *code, uint32_t id); /* the node is one, in
 static dt_result dti_sync_points_make(dti_lowering *w);   /* segments, and what is between them */
 static void dti_sync_points_place(dti_lowering *w);       /* operands in OUT, values in IN */
 static void dti_lower_sync_point(dti_lowering *w, uint32_t id);
-/* The last one has no launch behind it yet, and needs a segment. */
+/* The last one has no launch after it yet, and needs a segment. */
 static bool dti_sync_point_waits(const dti_code *code);
 static void dti_sync_points_ranges(dti_code *code); /* what segments copy for them */
 
@@ -158,9 +161,9 @@ static uint64_t dti_units_from(const dti_code *code); /* the first element that 
 static dt_result dti_pass_borders(dti_lowering *w);
 static dt_result dti_pass_units(dti_lowering *w);
 
-/* ---- sparse.c: gradients of which a step writes touched rows alone */
+/* ---- sparse.c: gradients of which a step writes only touched rows */
 static void dti_sparse_offer(dti_lowering *w, uint32_t id); /* before a node is emitted; */
-static void dti_sparse_take(dti_lowering *w, uint32_t id);  /* and behind that */
+static void dti_sparse_take(dti_lowering *w, uint32_t id);  /* after that */
 static void dti_sparse_table(dti_code *code);               /* in the block table */
 
 /* ---- commit.c */

@@ -1,6 +1,5 @@
-/* What a code computes: the roots, then the inputs of what is needed (they are emitted before it),
- * and how often each is read. From here on nodes have numbers that the lowering's arrays are
- * indexed by. */
+/* The nodes that a code computes: the roots, then the inputs of needed nodes (emitted before them),
+ * and how often each is read. From here on nodes have numbers that index the lowering's arrays. */
 
 static void dti_need_inputs(const dt_graph *g, const uint32_t *order, uint8_t *needed) {
     for (uint32_t i = g->count - 1; i > 0; i--) {

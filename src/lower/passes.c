@@ -1,6 +1,6 @@
-/* The passes in their order, and running them. A pass that changes the graph stands behind what
- * makes the nodes that it changes and in front of "need": from there on nodes have numbers that
- * arrays are indexed by. */
+/* The passes in their order, and their execution. A pass that changes the graph comes after the
+ * passes that make its nodes, and before "need". From there on nodes have numbers that index
+ * arrays. */
 
 static const dti_lower_pass dti_passes[] = {
     {"describe", dti_pass_describe},

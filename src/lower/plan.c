@@ -1,7 +1,7 @@
-/* Placing transients: each lives from the first launch that names it to the last, and two that
- * never live at once may share memory. An elementwise launch whose input dies with it writes in
- * the input's place. Largest first, each at the lowest offset that is free over its whole life
- * (greedy by size; Pisarchyk and Lee, 2020). The sum is exact and known before anything runs.
+/* Places transients. Each lives from the first launch that names it to the last. Two that never
+ * live at once may share memory. An elementwise launch whose input dies with it writes in the
+ * input's place. Largest first, each at the lowest offset that is free over its whole life (greedy
+ * by size; Pisarchyk and Lee, 2020). The sum is exact and known before anything runs.
  *
  * On a device that runs launches side by side, one that writes where another has just read waits
  * for it. So memory rests for some launches before it is used again, where that takes little. */
@@ -32,8 +32,8 @@ static uint32_t dti_plan_root(const dti_listing *list, uint32_t v) {
     return v;
 }
 
-/* Whether launch i may write its output where binding b lies: a transient that ends here, read
- * only in step with what is written, by every binding that it stands behind (x + x^T does not
+/* Whether launch i may write its output in place of binding b. That must be a transient that ends
+ * here, and be read only in step with the output, by every binding that reads it (x + x^T does not
  * qualify). */
 static bool dti_plan_may_replace(const dti_listing *list, uint32_t i, int b, int out) {
     const dti_launch *l = &list->launches[i];

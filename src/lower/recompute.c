@@ -1,13 +1,13 @@
-/* Recompute: what dt_recompute marks is not kept for the backward pass. Gradient rows that read it
- * read a copy of its node instead, which the backward pass computes from what is kept. A copy is
- * the same row with the same attributes (also dropout's stream) over the same values, so it has
- * the same bits. Each is emitted just in front of the first gradient row that needs it; numbers of
- * nodes stay, and w->order says what is emitted when.
+/* Recompute: values that dt_recompute marks are not kept for the backward pass. Gradient rows read
+ * a copy of the marked node instead. The backward pass computes it from kept values. A copy is the
+ * same row with the same attributes (also dropout's stream) over the same values, so it has the
+ * same bits. Each is emitted just before the first gradient row that needs it. Numbers of nodes
+ * stay; w->order has the order of emission.
  *
- * Kept are leaves, what leaves the program, what sees or adds up samples (losses, the batch's
- * statistics), and what gradient rows read without a mark. A mark holds for memory: what a view is
- * of, and its other views, are marked with it. Mixed precision computes cheap values again without
- * a mark. */
+ * The program keeps leaves, outputs, nodes that see or add up samples (losses, the batch's
+ * statistics), and unmarked values that gradient rows read. A mark holds for memory: a view marks
+ * its source, and that source's other views. Mixed precision computes cheap values again without a
+ * mark. */
 
 typedef struct dti_recompute {
     dti_lowering *w;
@@ -81,9 +81,9 @@ static uint32_t dti_recompute_whole(const dt_graph *g, uint32_t id) { /* what a 
     return id;
 }
 
-/* Whether one launch makes a node's 16 bits again of what is kept: rounds it, or normalises it. An
- * operand that is not kept, as of a trunk that is not trained, might take many. Casts of leaves
- * stay: a small model's step would be longer by percents. */
+/* Whether one launch makes a node's 16 bits again from kept values: by rounding or normalising. An
+ * operand that is not kept, as in a frozen trunk, might take many launches. Casts of leaves stay: a
+ * small model's step would be some percent longer. */
 static bool dti_recompute_is_cheap(const dti_recompute *r, uint32_t id) {
     const dt_graph *g = r->graph;
     const dti_node *n = &g->nodes[id];
@@ -114,7 +114,7 @@ static void dti_recompute_cheap(const dti_recompute *r) {
 /* ---- which row reads which */
 
 /* A row that changes a gradient element by element may become an epilogue of the launch that makes
- * it: so what it reads besides must come in front of that. */
+ * it. So its other operands must come before that launch. */
 static void dti_recompute_changers(const dti_recompute *r) {
     const dt_graph *g = r->graph;
     for (uint32_t id = 1; id < r->end; id++) {
@@ -169,7 +169,7 @@ static int dti_recompute_before(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* A gradient row, behind the copies that it needs, and those behind what they need. */
+/* A gradient row, after the copies that it needs, and those after the copies that they need. */
 static void dti_recompute_row(dti_recompute *r, uint32_t row) {
     dt_graph *g = r->graph;
     uint32_t count = 0;
@@ -258,7 +258,7 @@ static dt_result dti_pass_recompute(dti_lowering *w) {
 
 /* ---- what leaves first */
 
-/* A row stays behind what it reads: all that a row in front reads is in front too. */
+/* A row stays after its inputs: if a row moves forward, so do all its inputs. */
 static dt_result dti_pass_split(dti_lowering *w) {
     const dt_graph *g = w->code->work;
     const uint32_t begin = w->code->backward_node;

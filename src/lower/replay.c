@@ -1,9 +1,9 @@
-/* The same graph at other shapes of its inputs, or for a program of .cached: every node is
- * appended again, in its order, from its op, inputs and attributes, so that tensors keep their
- * numbers. Where a function works attributes out from shapes (the factor of a mean, the channels of
- * a norm, all of a gradient), it has left a call, and the call is made again instead of its rows.
- * What the description does not need is copied as it is. Refuses a function that makes other rows
- * for the new shapes. */
+/* The same graph at other shapes of its inputs, or for a program of .cached. Every node is appended
+ * again, in its order, from its op, inputs and attributes. So tensors keep their numbers. Some
+ * functions derive attributes from shapes: the factor of a mean, the channels of a norm, all of a
+ * gradient. They have recorded a call, which is made again instead of its rows. Nodes that the
+ * description does not need are copied. A function that makes other rows for the new shapes is an
+ * error. */
 
 typedef struct dti_replay {
     const dt_graph *from;
@@ -11,7 +11,7 @@ typedef struct dti_replay {
     const dt_program_desc *desc;
     uint8_t *needed;     /* by node */
     uint32_t *call_of;   /* by node: 1 + the outermost call that begins with it */
-    dt_tensor *in;       /* of a node: as many as any has */
+    dt_tensor *in;       /* of a node; room for the most that any has */
     const char *differs; /* the function that made other rows */
 } dti_replay;
 
@@ -61,7 +61,7 @@ static void dti_replay_node(dti_replay *r, uint32_t id) {
     dti_node_of(x)->recompute = n->recompute;
 }
 
-/* The buffers that a call moves are free again: it says anew what their values become. */
+/* The buffers that a call moves are free again: the new call says what their values become. */
 static void dti_replay_free_buffers(dti_replay *r, const dti_call *c) {
     for (uint32_t i = 0; i < DTI_CALL_INPUTS; i++) {
         dti_node *n = &r->to->nodes[c->in[i]];

@@ -141,7 +141,7 @@ static void dti_lower_node(dti_lowering *w, uint32_t id) {
     if (w->pin[id] && !dti_lies_at(&code->list, view, w->pin[id])) {
         const dti_view y = dti_view_dense(w->pin[id], n, code->batch);
         dti_emit_copy(&w->e, view, &y, DTI_COPY_WORD);
-        *view = y; /* who reads it finds it there, as what is made in its place */
+        *view = y; /* its readers find it there, as if it were made in its place */
     }
     for (uint32_t i = w->param_of[id]; i; i = w->next_param[i - 1]) {
         if (dti_pieces_fold(code))
@@ -152,7 +152,8 @@ static void dti_lower_node(dti_lowering *w, uint32_t id) {
     }
 }
 
-/* What was made dense for a reader is so for a copy's: these have the same launches. */
+/* A value that was made dense for a reader is dense for a copy's reader too: these have the same
+ * launches. */
 static void dti_lower_copied(dti_lowering *w, uint32_t id, uint32_t before) {
     const dti_view *view = &w->e.views[w->copy_of[id]];
     if (view->dim[DTI_AXES - 1] && dti_view_is_dense(view) && !dti_cut_is_wide(w->code, view))

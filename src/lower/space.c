@@ -1,14 +1,14 @@
-/* Which offsets of an arena are free over a span of launches: an index of the blocks placed so
- * far, by time. A segment tree over runs of launches keeps, at each node, two sets of offsets: of
- * blocks that live through all of the node's launches, and of those that live in some of them;
- * each set merges what touches, so that a pile of a thousand blocks is one range. Where a life
- * begins or ends in the middle of a run, the run keeps the block itself. The answer is that of
- * asking every block, and a search asks the logarithm of their number. */
+/* Finds the offsets of an arena that are free over a span of launches: an index, by time, of the
+ * blocks placed so far. It is a segment tree over runs of launches. Each node keeps two sets of
+ * offsets: of blocks that live through all of its launches, and of those that live in some. A set
+ * merges ranges that touch, so a pile of a thousand blocks is one range. Where a life begins or
+ * ends in the middle of a run, the run keeps the block itself. The answer is that of asking every
+ * block, and a search asks the logarithm of their number. */
 
 #define DTI_SPACE_RUN 16 /* launches a leaf: the tree stays small, and a leaf has few blocks */
 #define DTI_SPACE_SETS_MAX (6 * 32) /* on each level: 2 ancestors, and both sets of 2 nodes */
 
-/* The first range that ends at `at` or behind it. */
+/* The first range that ends at or after `at`. */
 static uint32_t dti_space_set_find(const dti_space_set *set, uint64_t at) {
     uint32_t from = 0, to = set->count;
     while (from < to) {

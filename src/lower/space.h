@@ -21,7 +21,7 @@ typedef struct dti_space {
     dti_space_set *through; /* by node: blocks that live through all of it, and not of its parent */
     dti_space_set *within;  /* by node: blocks that begin or end in it */
     uint32_t *head, *next;  /* by leaf, by link: chains of the blocks that begin or end there */
-    dti_space_block *blocks; /* [0] is none */
+    dti_space_block *blocks; /* [0] is not used */
     uint32_t count;
     uint64_t steps; /* of all searches: what tests count */
 } dti_space;

@@ -1,12 +1,13 @@
-/* Gradients of which a step writes touched rows alone: those of tables whose optimizer leaves rows
- * alone that have none (dt_optim_group.sparse). The gradient is an array like any other, and
- * whoever reads it finds zeros in other rows; a word of each of its blocks, in the state arena,
- * says which rows those are (DTI_ROW_BIT), so the commit need not read them. Words hold as long as
- * this program's steps, or those of others with the same words, write the gradient: the store knows
- * (dti_kept.rows), and a step behind anybody else takes no word for granted (DTI_FLAG_WHOLE).
+/* Gradients of which a step writes only touched rows: those of tables whose optimizer skips rows
+ * without a gradient (dt_optim_group.sparse). The gradient is an array like any other, with zeros
+ * in other rows. A word of each of its blocks, in the state arena, says which rows were touched
+ * (DTI_ROW_BIT), so the commit need not read the others. Words are valid while only programs with
+ * the same words write the gradient. The store records that (dti_kept.rows), and a step after
+ * another writer regards all rows as touched (DTI_FLAG_WHOLE).
  *
- * Refuses what others write to between the backward part and the commit: gradients of replicas,
- * stages and tensor ranks, of accumulated micro-batches, and of sharded state (ZeRO). */
+ * It does not apply to gradients that others write between the backward part and the commit. Those
+ * are gradients of replicas, stages and tensor ranks, accumulated micro-batches, and sharded state
+ * (ZeRO). */
 
 /* A program by itself, or the only replica of a job that is computed at once. */
 static bool dti_sparse_may(const dti_code *code) {
@@ -17,7 +18,7 @@ static bool dti_sparse_may(const dti_code *code) {
            !code->layout->parted && (!code->slices.piece_count || lone);
 }
 
-/* The parameter whose gradient the node is made as, in its place; NULL: none's alone. */
+/* The parameter in whose gradient's place the node is made; NULL: not of one parameter only. */
 static const dti_param *dti_sparse_param(const dti_lowering *w, uint32_t id) {
     const dti_code *code = w->code;
     const uint32_t param = w->param_of[id];

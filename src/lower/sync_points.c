@@ -1,9 +1,9 @@
 /* Sync points: rows whose value all pieces of the job's batch, or all tensor ranks of a group, make
- * together (collective.c). A segment ends at such a row, forward and backward. Each piece's
- * operand is made in OUT where possible, and the value lies in IN, so backends need to know nothing
- * of it. Whoever drives the step makes the value from all operands in between
- * (sync_point.c, tp_sync.c). A sync point is never recomputed, so their order is that
- * of nodes, whatever memory a replica has. */
+ * together (collective.c). A segment ends at such a row, forward and backward. Each piece's operand
+ * is made in OUT where possible, and the value lies in IN. So backends know nothing of sync points.
+ * The code that drives the step makes the value from all operands in between (sync_point.c,
+ * tp_sync.c). A sync point is never recomputed, so their order is that of nodes, whatever memory a
+ * replica has. */
 
 static bool dti_meets(const dti_code *code, uint32_t id) {
     const dti_node *n = &code->work->nodes[id];
@@ -54,7 +54,7 @@ static void dti_sync_point_place_operand(dti_lowering *w, dti_sync_point *m, uin
     dti_code *code = w->code;
     const dti_node *n = &code->work->nodes[in];
     const bool each = dti_pieces_have(w, in), view = dti_op_info_of(n->op)->family->view;
-    if (w->stat_of[in]) { /* the host reads it there anyhow */
+    if (w->stat_of[in]) { /* the host always reads it there */
         m->at = code->stats[w->stat_of[in] - 1].at;
         return;
     }

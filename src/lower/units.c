@@ -1,14 +1,14 @@
-/* Units (FSDP): buckets whose parameters are gathered and whose gradients leave while a step runs,
- * in code for a store that has only its own part of them (layout.h, ZeRO stages 2 and 3;
+/* Units (FSDP): buckets whose parameters are gathered, and whose gradients are reduced, while a
+ * step runs. The code's store has only its own part of them (layout.h, ZeRO stages 2 and 3;
  * Rajbhandari et al. 2020). Launches are the same as without. A segment of forward and backward
- * launches is cut into shorter ones, each reading parameters of as few units as its launches allow.
- * Values of parameters and gradients get places in arenas that begin with what the store keeps.
- * After that, two units may share a place: parameters if no segment reads both, gradients if one
- * has left before the other is begun. So an arena is as large as what it holds at once, which is
- * known before anything runs. Whoever drives the step gathers and reduces them
+ * launches is cut into shorter ones. Each reads parameters of as few units as its launches allow.
+ * Values of parameters and gradients get places in arenas that begin with the store's own part.
+ * After that, two units may share a place. Parameters may if no segment reads both; gradients may
+ * if one is reduced before the other begins. So an arena has room for the values of one time, which
+ * is known before anything runs. The code that drives the step gathers and reduces them
  * (parallel/zero/unit_step.c).
  *
- * It refuses weights of losses that are made of trained parameters, since nobody gathers those
+ * A loss weight that depends on trained parameters is an error, because those are not gathered
  * before the step. */
 
 typedef struct dti_unit_range { /* elements of the plain arenas */
@@ -62,7 +62,7 @@ static uint64_t dti_unit_mask(const dti_code *code, const dti_value *v) {
     return u < DTI_UNITS_MAX ? dti_unit_bit(u) : 0;
 }
 
-/* Neighbours that do not stay neighbours: no value may be of both. */
+/* Cuts between neighbours that do not stay neighbours: no value may span such a cut. */
 static dt_result dti_pass_borders(dti_lowering *w) {
     const dti_code *code = w->code;
     const dti_layout *l = code->layout;
@@ -113,7 +113,7 @@ static dt_result dti_units_weigh(const dti_unit_work *k) {
 
 /* ---- segments */
 
-/* Launches of a segment from `first` on that go with what the first of them needs. */
+/* The launches of a segment, from `first` on, that need no more units than the first of them. */
 static uint32_t dti_unit_run(const dti_unit_work *k, uint32_t first, uint32_t end) {
     uint64_t has = 0;
     uint32_t at = first;
@@ -126,7 +126,7 @@ static uint32_t dti_unit_run(const dti_unit_work *k, uint32_t first, uint32_t en
     return at - first;
 }
 
-typedef struct dti_unit_cut { /* the segments anew; NULL: they are counted */
+typedef struct dti_unit_cut { /* the new segments; NULL: they are only counted */
     dti_segment *segments;
     uint32_t *buckets;
     uint32_t count;
@@ -283,7 +283,7 @@ static void dti_units_place_params(dti_unit_work *k) {
     }
 }
 
-/* From the first segment that writes it to DTI_UNITS_AHEAD behind the one that finishes it. */
+/* From the first segment that writes it to DTI_UNITS_AHEAD after the one that finishes it. */
 static void dti_units_gradients_live(dti_unit_work *k) {
     const dti_code *code = k->code;
     uint64_t begun = 0, over = 0;

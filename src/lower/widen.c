@@ -1,11 +1,11 @@
-/* Launches whose kernels do not take 16 bits, on this device, in a binding that has them: they work
- * on an f32 copy of that value. Copies are inserted: one that widens before the first reader, and
- * one that narrows after each writer. So each op computes on every device what its row says. */
+/* Launches whose kernels do not take 16 bits, on this device, in a binding that has them. They work
+ * on an f32 copy of that value. A copy widens before the first reader, and narrows after each
+ * writer. So each op computes on every device as its row says. */
 
 typedef struct dti_widen {
     dti_lowering *w;
     uint32_t *copy;    /* by value: its newest f32 copy */
-    uint32_t *version; /* by value that is no part: counts launches that wrote to it */
+    uint32_t *version; /* by value that is not a part: counts launches that wrote to it */
     uint32_t *copied;  /* by value: 1 + the version that its copy has; 0 = none */
     uint32_t *at;      /* by launch: its place in the new listing, with copies before it */
     dti_launch *old;
@@ -79,9 +79,9 @@ static void dti_widen_segments(dti_widen *x) {
     x->w->weigh_launches = dti_widen_at(x, x->w->weigh_launches);
 }
 
-/* Whether a segment begins at the launch that must find all values without copies: a step may run
- * without the weigh segment, and copies that last from the forward to the backward part would keep
- * both. */
+/* Whether a segment begins at the launch, which then must find all values without copies. A step
+ * may run without the segment of loss weights. And copies from the forward to the backward part
+ * would keep both. */
 static bool dti_widen_begins(const dti_widen *x, uint32_t launch) {
     const dti_code *code = x->w->code;
     const uint32_t forward = code->forward_segments;

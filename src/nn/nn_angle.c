@@ -23,8 +23,8 @@ static dt_tensor dti_side(dt_tensor x) {
     return dt_affine(dt_lt(x, least), -2.0f, 1.0f);
 }
 
-/* From the axis that is nearer: y / x beside the one, -x / y beside the other, and the angle of
- * that half axis. No absolute values, whose slope at 0 is none. */
+/* Measures from the nearer axis: y / x beside the one, -x / y beside the other, plus the angle of
+ * that half axis. It takes no absolute values, because their slope at 0 is 0. */
 static dt_tensor dti_atan2(dt_tensor y, dt_tensor x) {
     const dt_tensor size_y = dt_abs(y), size_x = dt_abs(x);
     const dt_tensor tall = dt_gt(size_y, size_x); /* x is 0 only where both are */

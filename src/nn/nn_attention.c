@@ -40,7 +40,7 @@ static dt_tensor dti_nn_split(dt_tensor x, int64_t heads) {
     return dt_permute(x, (dt_shape){3, {1, 0, 2}});
 }
 
-/* The packed projection: of x alone, or of queries by its first rows and of keys by the others. */
+/* The packed projection: of x only, or of queries by its first rows and of keys by the others. */
 static void dti_nn_project(const dti_nn_heads *h, dt_tensor x, dt_tensor from, dt_tensor w,
                            dt_tensor b, dt_tensor qkv[3]) {
     const int64_t width[3] = {h->width, h->kv_width, h->kv_width};

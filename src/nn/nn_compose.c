@@ -1,5 +1,5 @@
-/* Functions written in ops: no kernel is of this file. Where a function works a number out of
- * shapes it is a call (dti_compose), so that a program of other shapes makes it again. */
+/* Functions written in ops: this file has no kernel. A function that derives a number from shapes
+ * is a call (dti_compose), so a program of other shapes makes it again. */
 
 /* A public function whose body follows; x: its first input. */
 #define DTI_COMPOSED(name, params, x, args)                                                        \
@@ -96,7 +96,7 @@ static dt_tensor dti_safe_sqrt(dt_tensor x) {
     return dt_mask_inv(dt_sqrt(dt_add(x, none)), none);
 }
 
-/* low, 1 or high: of each value of `top` by whether it is far below 1, near it or far above. */
+/* For each value of `top`: low if it is far below 1, 1 if it is near 1, high if it is far above. */
 static dt_tensor dti_by_size(dt_tensor top, float low, float high) {
     dt_tensor small = dt_lt(top, dti_number(top, 0x1p-50f));
     dt_tensor large = dt_gt(top, dti_number(top, 0x1p50f));
@@ -105,8 +105,8 @@ static dt_tensor dti_by_size(dt_tensor top, float low, float high) {
     return dt_add(dt_add(small, dt_affine(large, high, 0.0f)), near);
 }
 
-/* share * the sum of d^2, and with `root` its root: squares of deviations that are large or small
- * leave float32's range, so those times a power of 2 are taken. */
+/* share * the sum of d^2, or with `root` its root. Squares of large or small deviations leave
+ * float32's range, so the deviations are first multiplied by a power of 2. */
 static dt_tensor dti_spread(dt_tensor d, dt_shape axes, bool keep, float share, bool root) {
     if (!root || dti_tensor_dtype(d) != DT_F32) {
         dt_tensor variance = dt_affine(dt_sum(dt_square(d), axes, keep), share, 0.0f);

@@ -8,7 +8,8 @@ typedef struct dti_conv_layer {
     dt_shape weight;
 } dti_conv_layer;
 
-/* What an op's own check would say about parameters that the user never saw is said here. */
+/* Checks here, with the layer's name, what an op's own check would report about parameters that the
+ * user never saw. */
 static bool dti_conv_layer_fits(dt_tensor x, const dti_conv_layer *l, int rank, int64_t kernel) {
     int64_t groups = l->desc.conv.groups ? l->desc.conv.groups : 1;
     if (dti_tensor_shape(x).rank != rank) {
@@ -25,7 +26,7 @@ static bool dti_conv_layer_fits(dt_tensor x, const dti_conv_layer *l, int rank, 
         dti_graph_fail(x.graph, "%s '%s': %lld groups do not divide %lld channels in and %lld out",
                        l->op, l->name, (long long)groups, (long long)l->in, (long long)l->out);
     }
-    /* It may be meant, so it is no error; deeper in a network narrow images are nothing odd. */
+    /* It may be intended, so it is not an error; deeper in a network narrow images are usual. */
     const char *hint = dti_image_hint(dti_tensor_shape(x), 0);
     if (!x.graph->error[0] && hint[0] && dti_node_of(x)->op == DTI_OP_INPUT)
         dti_log(x.graph->base, DT_LOG_WARNING, "%s '%s': x %s is taken as %lld channels%s", l->op,
@@ -38,7 +39,8 @@ typedef struct dti_conv_padding {
     int axes;
     int64_t kernel[3];
     const int32_t *stride, *dilation;
-    int32_t *padding; /* what is left to the convolution: zeros, as many on both sides */
+    int32_t *padding; /* the padding that is left to the convolution: zeros, the same number on both
+                       * sides */
 } dti_conv_padding;
 
 static bool dti_conv_padding_fits(dt_tensor x, const dti_conv_layer *l, const dti_conv_padding *p) {

@@ -1,6 +1,6 @@
-/* Sums of products by letters (Einstein's convention), written in ops: diagonals are taken, letters
- * that one operand has alone are summed, and a pair of operands is then one product of batches of
- * matrices, or of elements where nothing is summed. What the text does not say is refused. */
+/* Sums of products by letters (Einstein's convention), written in ops. It takes diagonals, and sums
+ * letters of only one operand. Then a pair of operands is one product of batches of matrices, or of
+ * elements if nothing is summed. Anything else in the text is an error. */
 
 #define DTI_EINSUM_DOTS DT_MAX_DIMS /* letters 1 to 5 are dimensions of "...": the last is 5 */
 
@@ -198,7 +198,7 @@ static void dti_einsum_order(dti_labelled *o, const dti_letters *to) {
     o->is = *to;
 }
 
-/* Letters at two dimensions lie at one: n rows of n, each filled up by one, are n rows of n + 1
+/* Joins a letter's two dimensions. n rows of n elements, each extended by one, are n rows of n + 1,
  * whose first elements are the diagonal. */
 static bool dti_einsum_diagonal(dti_labelled *o) {
     const int count = o->is.count;
@@ -292,7 +292,7 @@ static dt_shape dti_einsum_shape(const dti_einsum *e, const dti_letters *s) {
     return shape;
 }
 
-/* Its dimensions as [both, alone, summed], as the product of matrices takes them. */
+/* Its dimensions as [both, own, summed], as the product of matrices takes them. */
 static dt_tensor dti_einsum_matrix(const dti_einsum *e, const dti_pairing *p, dti_labelled *o,
                                    int which) {
     dti_letters order = p->both;
@@ -307,7 +307,7 @@ static dt_tensor dti_einsum_matrix(const dti_einsum *e, const dti_pairing *p, dt
     return dt_reshape(o->x, s);
 }
 
-/* [both, the first's alone, the second's alone], with 1 for letters that are the other's. */
+/* [both, only the first's, only the second's], with size 1 for the other's letters. */
 static dt_tensor dti_einsum_elements(const dti_einsum *e, const dti_pairing *p, dti_labelled *o,
                                      int which) {
     dti_letters order = p->both;
@@ -322,8 +322,8 @@ static dt_tensor dti_einsum_elements(const dti_einsum *e, const dti_pairing *p, 
     return dt_reshape(o->x, s);
 }
 
-/* A product of matrices; where one of them is the same for all samples and both have no letter that
- * stays, a linear layer's, whose gradient is summed over samples at once. */
+/* A product of matrices. If one of them is the same for all samples, and both have no shared letter
+ * that stays, it is a linear layer, whose gradient is summed over samples at once. */
 static dt_tensor dti_einsum_matmul(const dti_einsum *e, dti_pairing *p, dti_labelled *a,
                                    dti_labelled *b) {
     const bool turned = dti_tensor_has_samples(b->x) && !dti_tensor_has_samples(a->x);
@@ -396,7 +396,7 @@ static dt_tensor dti_einsum_products(dti_einsum *e) {
             return dti_nil(e->g);
     }
     if (dti_is_nil(y->x))
-        return dti_nil(e->g); /* it has no sizes that letters could be told by */
+        return dti_nil(e->g); /* its sizes are not known */
     memset(all, false, sizeof all);
     dti_einsum_need(all, &e->out);
     dti_einsum_reduce(e, y, all);

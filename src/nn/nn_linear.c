@@ -2,8 +2,8 @@
 
 #define DTI_NN_NAME_SIZE 256
 
-/* A layer that is being made: what it has appended goes again when it fails, so its name is free
- * for the next try. */
+/* A layer that is being made. If it fails, the nodes that it has appended are removed, so its name
+ * is free for the next try. */
 typedef struct dti_nn {
     dt_graph *graph;
     dti_graph_mark mark;

@@ -103,8 +103,8 @@ static dt_tensor dti_bce_of(dt_tensor a, dt_tensor b, dt_tensor t) {
 DTI_COMPOSED(dt_bce, (dt_tensor p, dt_tensor t), p, (p, t)) {
     if (!dti_loss_takes2("bce", p, t))
         return dti_nil(p.graph);
-    /* Nothing is clamped of a probability but the slope of one logarithm where the other one is at
-     * its end: so the slope at p = t = 0 or 1 is 0. */
+    /* The probability itself is not clamped. Only the slope of one logarithm is, where the other
+     * one is at its end. So the slope at p = t = 0 or 1 is 0. */
     dt_tensor positive = dti_log_floor(dt_clamp(p, -1.0f, 1.0f), -100.0f);
     return dti_bce_of(positive, dti_log_floor(dti_not(dt_clamp(p, 0.0f, 2.0f)), -100.0f), t);
 }

@@ -85,7 +85,7 @@ static dt_tensor dti_spectral_vector(const dti_spectral *s, dt_tensor buffer, dt
     return dti_composed_dt_where(dti_train_mode(s->graph), moved, kept);
 }
 
-/* u . W v, with a gradient in W alone. */
+/* u . W v, with a gradient only in W. */
 static dt_tensor dti_spectral_sigma(const dti_nn *nn, const dti_spectral *s, const char *name,
                                     dt_tensor w) {
     static const dt_init normal = {DT_INIT_NORMAL, 0.0f, 1.0f};

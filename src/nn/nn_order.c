@@ -1,6 +1,7 @@
-/* What moves elements by place or by order, written in ops: flips, paddings, lookups along an axis,
- * and sorting: short rows by the number of elements that come before each, long ones by a network
- * (Batcher 1968) that exchanges pairs. Both order by value, then place, so they give the same. */
+/* Ops that move elements by place or by order: flips, paddings, lookups along an axis, and sorting.
+ * Short rows are sorted by the number of elements that come before each. Long ones are sorted by a
+ * network that exchanges pairs (Batcher 1968). Both order by value, then place, so their results
+ * are equal. */
 
 #define DTI_ORDER_MOST (1 << 24) /* places are f32 */
 #define DTI_ORDER_CHUNK 256      /* the leading elements of a row are among those of such parts */
@@ -24,8 +25,8 @@ DTI_COMPOSED(dt_roll, (dt_tensor x, int axis, int64_t shift), x, (x, axis, shift
                        (dti_attr){.i = {axis}, .dim = {shift}});
 }
 
-/* Halves change places, then halves of halves: the axis is filled up to a power of two, and what
- * filled it is then in front. */
+/* Exchanges halves, then halves of halves. The axis is extended to a power of two, and the
+ * extension then comes first. */
 static dt_tensor dti_flipped(dt_tensor x, const dti_along *a) {
     dt_shape s = dti_tensor_shape(x), split = {3, {1, 1, 1}};
     for (int i = 0; i < s.rank; i++)
@@ -56,7 +57,7 @@ DTI_COMPOSED(dt_flip, (dt_tensor x, int axis), x, (x, axis)) {
     return dti_compose("flip", dti_flip_make, 1, (dti_inputs){{x}}, (dti_attr){.i = {axis}});
 }
 
-/* ---- paddings by what is there */
+/* ---- paddings by existing elements */
 
 static const char *const dti_pad_names[] = {"pad", "pad_reflect", "pad_replicate", "pad_circular"};
 
@@ -202,7 +203,7 @@ static dt_tensor dti_select_index(dt_tensor index, dt_shape s, int axis) {
     return dt_expand(dt_reshape(index, along), s);
 }
 
-/* x with the axis in front, or back again. */
+/* x with the axis first, or moved back. */
 static dt_tensor dti_axis_in_front(dt_tensor x, int axis, bool back) {
     dt_shape axes = {.rank = dti_tensor_shape(x).rank};
     for (int i = 0; i < axes.rank; i++) {
@@ -259,8 +260,8 @@ DTI_COMPOSED(dt_scatter_add, (dt_tensor x, int axis, dt_tensor index, int64_t si
                        (dti_attr){.i = {axis}, .dim = {size}});
 }
 
-/* How many elements of the last axis come before each: larger ones, and equal ones in front. NaN is
- * larger than all. */
+/* How many elements of the last axis come before each: larger ones, and equal ones with a lower
+ * index. NaN is larger than all. */
 static dt_tensor dti_ranks(dt_tensor x, int64_t n, bool descending) {
     dt_tensor nan = dti_isnan(x), mine = dti_beside(x, false), other = dti_beside(x, true);
     dt_tensor my_nan = dti_beside(nan, false), nans = dti_beside(nan, true);
@@ -284,7 +285,7 @@ static dt_tensor dti_lead_short(dt_tensor rows, int64_t k, bool descending, dt_t
     return dti_sum_last(dt_mask(dti_beside(rows, true), hit));
 }
 
-/* Rows [L, n] as [L * parts, chunk]: what fills up the last part comes behind all that is there. */
+/* Rows [L, n] as [L * parts, chunk]: the filling of the last part orders after all elements. */
 static dt_tensor dti_lead_parts(dt_tensor rows, int64_t parts, int64_t chunk, bool descending) {
     const dt_shape s = dti_tensor_shape(rows);
     const int64_t whole = parts * chunk, more = whole - s.dim[1];
@@ -298,9 +299,9 @@ static dt_tensor dti_lead_parts(dt_tensor rows, int64_t parts, int64_t chunk, bo
     return dt_reshape(rows, (dt_shape){2, {s.dim[0] * parts, chunk}});
 }
 
-/* As dti_lead_short, of rows of any length: by parts of at least twice as many elements as are
- * wanted, of whose first k half or fewer are left, until that is a short row. Equal ones keep their
- * order, in a part and from part to part. */
+/* dti_lead_short of rows of any length. A row is cut into parts of at least 2 k elements, and only
+ * the first k of each are kept. So at most half of the elements remain, and this repeats until the
+ * row is short. Equal elements keep their order, in a part and from part to part. */
 static dt_tensor dti_lead(dt_tensor rows, int64_t k, bool descending, dt_tensor *places) {
     const dt_shape s = dti_tensor_shape(rows);
     const int64_t chunk = DTI_MAX(2 * k, (int64_t)DTI_ORDER_CHUNK);
@@ -353,7 +354,7 @@ static dt_tensor dti_order_before(const dti_order_rows *r, dt_shape pairs, int a
     return dt_maximum(before, dt_mul(same, dt_lt(p, q)));
 }
 
-/* Of each pair what `pick` names, and with `both` the other behind it. */
+/* For each pair, the element that `pick` names, and with `both` the other one after it. */
 static dt_tensor dti_order_pick(dt_tensor x, dt_shape pairs, int axis, dt_tensor pick, bool both) {
     x = dt_reshape(x, pairs);
     dt_tensor a = dt_slice(x, axis, 0, 1), b = dt_slice(x, axis, 1, 1);
@@ -390,8 +391,9 @@ static void dti_order_exchange(dti_order_rows *r, int64_t block, int64_t step) {
     dti_order_take(r, pairs, axis, pick, true);
 }
 
-/* Chunks are sorted, half of them in reverse. Then each of those and one of the others become one,
- * of what comes first of each pair, and that is put in order again, until one is left. */
+/* Chunks are sorted, half of them in reverse. Each of those is joined with one of the others: the
+ * first of each pair is kept, and the result is sorted again. This repeats until one chunk is
+ * left. */
 static dt_tensor dti_order_network(dt_tensor rows, int64_t k, bool descending, dt_tensor *places) {
     const dt_shape s = dti_tensor_shape(rows);
     dti_order_rows r = {.lines = s.dim[0], .chunk = 1, .parts = 1, .descending = descending};

@@ -1,5 +1,5 @@
-/* Recurrent layers: for each layer and direction a product of all steps and a row that walks over
- * them. Biases of both are added up first, but for GRU's of the candidate, which the reset gate
+/* Recurrent layers. Each layer and direction has a product of all steps, and a row that walks over
+ * them. The two biases are added up first, except GRU's for the candidate, which the reset gate
  * multiplies. */
 
 #define DTI_NN_LAYERS_MAX 64

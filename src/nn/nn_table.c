@@ -1,5 +1,5 @@
-/* Rows of a table, with one row that stands for "nothing here": it is looked up as the others are,
- * but no gradient flows to it, and a bag counts without it. */
+/* Rows of a table, with one padding row. It is looked up like the others, but no gradient flows to
+ * it, and a bag does not count it. */
 
 #define DTI_TABLE_PADDED_ROWS (1 << 24) /* row numbers are compared as f32 */
 

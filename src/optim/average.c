@@ -1,5 +1,5 @@
-/* The average of weights: how far a step moves it. The state has it behind the moments, so that
- * whatever keeps, moves and sends those has it too. */
+/* The average of weights: how far a step moves it. In the state it follows the moments, so all code
+ * that keeps, moves and sends those includes it. */
 
 static double dti_average_part(const dt_average *a, uint64_t step, uint64_t from) {
     const uint64_t start = DTI_MAX(a->start, from);

@@ -1,5 +1,5 @@
-/* The table of optimizers; of a description its defaults, what is wrong with it, which group a
- * parameter is in, how many moments it keeps, and its words of the step block. */
+/* The table of optimizers. For a description: its defaults, its errors, a parameter's group, the
+ * number of moments, and its words of the step block. */
 
 static void dti_emit_grad_norm(const dti_optim_site *s, uint32_t blocks, uint32_t pairs) {
     const dti_args_commit a = {.blocks = blocks, .pair_offset = s->args.pair_offset};

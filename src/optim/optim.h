@@ -26,9 +26,9 @@ typedef struct dti_optim_site {
 typedef struct dti_optim_matrix {
     uint32_t param, first, blocks;
     uint32_t group, offset;     /* its elements from there on in each arena */
-    uint32_t count, rows, cols; /* so many matrices, one behind the other */
+    uint32_t count, rows, cols; /* `count` matrices of rows x cols, one after the other */
     uint32_t direction;         /* value: what dti_optim_row.matrix made, block by block */
-    uint32_t factors;           /* and another one */
+    uint32_t factors;           /* the place of another factor */
 } dti_optim_matrix;
 
 /* A row, by dt_optim_kind; shaders/lib/optim_body.h has all of them, with their formulas. */
@@ -38,8 +38,8 @@ typedef struct dti_optim_row {
     uint32_t (*moments)(const dt_optim_desc *d); /* how many of each parameter */
     /* Sets the words of its own of a group in the step block; those in common are set. */
     void (*words)(const dt_optim_desc *d, float w[DTI_GROUP_WORDS]);
-    /* Whether no update of values up to v, of the weight and the moments, by a gradient up to g
-     * overflows. Then the weight is within v[0], and moments are within v[1], v[2] ... */
+    /* Whether no update overflows whose gradient is at most g and whose weight and moments are at
+     * most v: the weight v[0], the moments v[1], v[2] ... */
     bool (*bound)(const dti_optim_rates *r, double v[DTI_OPTIM_VALUES], double g);
     double beta2, eps, momentum; /* defaults; 0: 0.999, 1e-8 and 0 */
     /* Launches before an update and its dry pass, of what they need to know of whole parameters, or
@@ -60,8 +60,8 @@ typedef struct dti_optim_row {
 #define DTI_STORED_LEAST 4096            /* of fewer elements moments of 8 bits stay f32 */
 /* How much larger rounding to bf16 makes a number at most. */
 #define DTI_STORED_SLACK (1.0 + 0x1p-7)
-/* A block's words in the table of a launch, after all entries: its number in its parameter, with
- * the flag where its moments are f32; and where they lie in an array, in words. */
+/* A block's words in a launch's table, after all entries. Its number in its parameter, with the
+ * flag if its moments are f32. Then its place in an array, in words. */
 enum { DTI_STORED_BLOCK, DTI_STORED_STATE, DTI_STORED_WORDS };
 #define DTI_STORED_F32 0x80000000u
 /* The random stream of a parameter's value (0) or moment; those of ops are below 2^31. */
@@ -83,7 +83,7 @@ static void dti_stored_write(const dti_isa_kernels *k, void *to, const float *fr
                              dt_state_dtype type, const dti_map8 *map, const uint32_t *words);
 static bool dti_stored_kind_fits(dt_optim_kind kind);
 
-static const dti_optim_row *dti_optim_row_of(dt_optim_kind kind); /* NULL: there is none */
+static const dti_optim_row *dti_optim_row_of(dt_optim_kind kind); /* NULL: unknown */
 /* UNSUPPORTED: its kind was left out (base/optional.h). desc: NULL = none. */
 static dt_result dti_optim_here(dti_base *base, const dt_optim_desc *desc);
 /* The update of elements, and its dry pass. */
@@ -131,10 +131,10 @@ static void dti_optim_check_unused(const dt_optim_desc *given, dti_text *problem
 static uint32_t dti_optim_group_of(const dt_optim_desc *d, const char *name);
 /* How many moments it keeps of each parameter. */
 static uint32_t dti_optim_moments(const dt_optim_desc *resolved);
-/* How many arrays of them there are in the state: the average, if any, is behind the moments. */
+/* The number of arrays of moments in the state. The average, if any, follows the moments. */
 static uint32_t dti_optim_arrays(const dt_optim_desc *resolved);
-/* How far the average goes to the weights after a step, where it came to be in step `from`: 0 = not
- * at all, 1 = it becomes them. */
+/* How far the average moves to the weights after a step, if it began in step `from`. 0 = not at
+ * all, 1 = it becomes equal to them. */
 static double dti_average_part(const dt_average *resolved, uint64_t step, uint64_t from);
 /* A group's words in the step block. */
 static void dti_optim_words(const dti_optim_rates *r, uint32_t words[DTI_GROUP_WORDS]);

@@ -1,7 +1,7 @@
-/* The commit segment on the CPU: gradients of several micro-batches added up, their norm, the
- * decision over the step, the optimizers (semantics of torch.optim), the search for a fault. One
- * item is one entry of the program's block table, 256 elements, so sums and updates depend on no
- * cut. The program emits these launches. */
+/* The commit segment on the CPU. It adds up gradients of several micro-batches, makes their norm,
+ * decides over the step, and runs the optimizers (semantics of torch.optim). It also searches for a
+ * fault. One item is one entry of the program's block table, 256 elements, so sums and updates do
+ * not depend on a cut. The program emits these launches. */
 
 /* ---- CPU */
 
@@ -172,7 +172,7 @@ static bool dti_cpu_is_left(const dti_args_commit *a, const uint32_t *row) {
            !(a->flags & (DTI_COMMIT_DIRECTION | DTI_COMMIT_DIRECTED));
 }
 
-/* Gradients are directions, of the launch's blocks alone, and are not clipped. */
+/* Gradients are directions, only of the launch's blocks, and are not clipped. */
 static void dti_cpu_update_directed(const dti_cpu_task *task, dti_cpu_update *u, int64_t block) {
     u->g = (const float *)task->buf[1] + block * DTI_BLOCK;
     u->rates.clip = 1.0f;
@@ -245,7 +245,7 @@ static uint32_t dti_cpu_update_dry(const dti_cpu_update *u, uint32_t largest[DTI
     return dti_cpu_update_bad(before, after);
 }
 
-/* The least of both, or the largest. */
+/* The smaller or the larger of the two. */
 static void dti_atomic_extreme(uint32_t *word, uint32_t value, bool largest) {
     uint32_t seen = __atomic_load_n(word, __ATOMIC_RELAXED);
     while ((largest ? seen < value : seen > value) &&
@@ -307,7 +307,7 @@ static void dti_cpu_stored_read(const dti_cpu_task *task, const uint32_t *row, d
     }
 }
 
-/* Draws depend on seed, step, parameter, value and element alone. */
+/* Draws depend only on seed, step, parameter, value and element. */
 static void dti_cpu_stored_write(const dti_cpu_task *task, const uint32_t *row,
                                  const dti_cpu_stored *s, const dti_cpu_update *u) {
     uint32_t words[DTI_STORED_DRAWS];

@@ -1,7 +1,7 @@
-/* Learning rates by schedule: phases as data, and the rate of a step from its number alone. Ranks
- * compare rates bit for bit, so what is not IEEE 754's basic operations is computed here, and not
- * by the machine's libm. Reference: torch.optim.lr_scheduler; transformers' for warm-up, stable,
- * decay and the inverse square root. */
+/* Learning rates by schedule. Phases are data, and a step's number decides its rate. Ranks compare
+ * rates bit for bit. So functions other than IEEE 754's basic operations are computed here, not by
+ * the machine's libm. Reference: torch.optim.lr_scheduler; transformers' for warm-up, stable, decay
+ * and the inverse square root. */
 
 /* ---- functions with the same bits on every machine */
 
@@ -248,7 +248,7 @@ static void dti_rate_check_epochs(const dt_schedule *s, int phase, dti_text *pro
                             "(dt_trainer_info.epoch_steps; a stream needs .data.rows)");
 }
 
-/* goes_on: another phase is behind it. */
+/* goes_on: another phase follows. */
 static void dti_rate_check_phase(const dt_schedule *s, int phase, bool goes_on,
                                  dti_text *problems) {
     dti_rate_check_epochs(s, phase, problems);

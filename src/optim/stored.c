@@ -2,17 +2,17 @@
  * update computes in float: it reads a block as floats, and writes it back in its type.
  *
  * bf16 is rounded stochastically there: up with the share of a step that truncation would lose. So
- * the mean stays right where an update is smaller than half a step. Moments need it as weights do:
- * 1 - beta2 = 0.001 of a second moment is below half a step of bf16 (2^-9), and to the nearest it
+ * the mean stays right where an update is smaller than half a step. Moments need it like weights. 1
+ * - beta2 = 0.001 of a second moment is below half a step of bf16 (2^-9). Rounded to the nearest it
  * would never shrink.
  *
  * 8 bits: Dettmers, Lewis, Shleifer and Zettlemoyer, "8-bit optimizers via block-wise quantization"
  * (2022). An element is a value of the dynamic map times the block's scale, which is its largest
  * magnitude. */
 
-/* ---- the dynamic map: decade 10^(i - 6) has 2^i means of equal parts of [0.1, 1], twice as many
- * without a sign. With 0 and 1 these are 256 values, but -1 is none of them. Code 0 is 0, so zeros
- * in memory are zeros; then come positive values by size, then negative ones. */
+/* ---- the dynamic map: decade 10^(i - 6) has 2^i means of equal parts of [0.1, 1], and twice that
+ * number without a sign. With 0 and 1 these are 256 values; -1 is not among them. Code 0 is 0, so
+ * zeros in memory are zeros; then come positive values by size, then negative ones. */
 
 /* Codes [first, first + parts) are the means of decade `size`, on line `line` of the map. */
 static void dti_map8_decade(dti_map8 *m, uint32_t line, double size, uint32_t first,

@@ -1,7 +1,7 @@
-/* What optimizers need to know of whole parameters before they change an element: the lengths that
- * LAMB and LARS scale a step by, Muon's orthogonal directions, Adafactor's factors. All of it is
- * made before the dry pass and writes no parameter and no moment, so a step that is refused leaves
- * the store as it was. Formulas: shaders/lib/optim_whole_body.h. */
+/* Values of whole parameters that optimizers need before they change an element. The lengths by
+ * which LAMB and LARS scale a step, Muon's orthogonal directions, Adafactor's factors. They are
+ * made before the dry pass, which writes no parameter and no moment. So a refused step leaves the
+ * store unchanged. Formulas: shaders/lib/optim_whole_body.h. */
 
 /* ---- launches */
 
@@ -47,9 +47,9 @@ static void dti_optim_apply_matrix(const dti_optim_site *s, const dti_optim_matr
     dti_optim_launch(s, DTI_K_OPTIM, &args, s->params, m->direction);
 }
 
-/* ---- Muon: X = U / |U|, then five times X = a X + (b G + c G G) X, G = X X^T, for a matrix that
- * is not higher than wide, else the same of its transpose: torch.optim's Newton-Schulz iteration,
- * which takes all singular values near 1. In f32; torch computes it in bf16. */
+/* ---- Muon, torch.optim's Newton-Schulz iteration: X = U / |U|, then five times X = a X + (b G + c
+ * G G) X, G = X X^T. A matrix that is higher than wide is transposed first. It moves all singular
+ * values near 1. In f32; torch computes it in bf16. */
 
 static const float dti_muon_a = 3.4445f, dti_muon_b = -4.775f, dti_muon_c = 2.0315f;
 enum { DTI_MUON_ROUNDS = 5 };
@@ -135,9 +135,9 @@ static void dti_optim_emit_matrix(const dti_optim_site *s, dti_optim_matrix *m) 
     }
 }
 
-/* ---- Adafactor: of each matrix the means of its rows' and columns' squares, and the mean of all.
- * Rows' and columns' lie in the state, one behind the other. A matrix of one row or column has that
- * factor from the mean of all instead, for both would not fit; two of each always do. */
+/* ---- Adafactor: for each matrix the means of its rows' and columns' squares, and the mean of all.
+ * Rows' and columns' means lie in the state, one after the other. A matrix of one row or column
+ * takes that factor from the mean of all, because two would not fit. */
 
 typedef struct dti_factored {
     const dti_optim_site *s;
@@ -226,7 +226,7 @@ static void dti_optim_emit_factored(const dti_optim_site *s, dti_optim_matrix *m
     dti_optim_emit_measured(s, &given, m->direction);
 }
 
-/* First weights, since both tell how large those have become. */
+/* Weights first, because both depend on their new size. */
 static void dti_optim_apply_factored(const dti_optim_site *s, const dti_optim_matrix *m) {
     dti_args_commit args = dti_optim_matrix_args(s, m, DTI_COMMIT_DIRECTED);
     const dti_factored f = dti_factored_of(s, m);
