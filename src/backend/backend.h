@@ -26,7 +26,7 @@ typedef struct dti_range {
     uint64_t offset, bytes;
 } dti_range;
 
-/* Ranges of `bytes`, `count` of them, each `stride` behind the one before. */
+/* Ranges of `bytes`, `count` of them, with `stride` from one to the next. */
 typedef struct dti_fetch {
     uint64_t offset, bytes, stride;
     uint32_t count;
@@ -51,14 +51,14 @@ typedef enum dti_memory_kind {
     DTI_MEMORY_EXCHANGE
 } dti_memory_kind;
 
-/* Where a segment stands that is run part by part: behind so many of its launches, and inside of
- * the next one behind so many of what it can be cut into, which is the backend's to say. */
+/* The position in a segment that runs part by part: the number of finished launches, and the number
+ * of finished items of the next one. The backend decides what an item is. */
 typedef struct dti_exec_cursor {
     uint32_t launch;
     uint64_t part;
 } dti_exec_cursor;
 
-/* When a launch, or a part of one, was computed: milliseconds behind its exec_part's beginning. */
+/* When a launch, or a part of one, was computed: milliseconds after its exec_part's beginning. */
 #define DTI_EXEC_TIMES 256
 typedef struct dti_exec_time {
     uint32_t launch;
@@ -83,7 +83,7 @@ typedef struct dti_exec_desc {
 } dti_exec_desc;
 
 typedef struct dti_backend {
-    bool workgroups; /* it runs a launch as many of them */
+    bool workgroups; /* it runs a launch as workgroups */
     dt_result (*memory_create)(dti_device *device, uint64_t bytes, dti_memory_kind kind,
                                dti_memory **out);
     void (*memory_destroy)(dti_memory *memory);
@@ -98,23 +98,23 @@ typedef struct dti_backend {
     void (*memory_where)(const dti_memory *memory, dt_vulkan_buffer *out);
     /* Of the processor: the host's own bytes as a memory, which ends before them. */
     dt_result (*memory_over)(dti_device *device, void *data, uint64_t bytes, dti_memory **out);
-    /* Blocking copies, of what no segment is working on that was started and has not been waited
-     * for: between runs, and between the segments of one. */
+    /* Blocking copies of memory that no started segment uses before it has been waited for: between
+     * runs, and between the segments of one. */
     dt_result (*memory_write)(dti_memory *memory, uint64_t offset, const void *data,
                               uint64_t bytes);
     dt_result (*memory_read)(dti_memory *memory, uint64_t offset, void *data, uint64_t bytes);
     /* The first bytes of a memory, also to one of another device of the same backend; blocking, as
      * those. NULL: memory is the host's. */
     dt_result (*memory_copy)(dti_memory *from, dti_memory *to, uint64_t bytes);
-    /* Compiles what is new; all memory is taken here. Places of launches must stay valid. */
+    /* Compiles new kernels; all memory is allocated here. Places of launches must stay valid. */
     dt_result (*exec_create)(dti_device *device, const dti_exec_desc *desc, dti_exec **out);
     void (*exec_destroy)(dti_exec *exec); /* waits for what is running */
     /* Starts segments [first, first + count), in order. Never blocks where the device runs on
      * its own. */
     dt_result (*exec_start)(dti_exec *exec, uint32_t first, uint32_t count);
-    /* From *cursor of segment *at on, in order: as much as is expected to take `ms` of the device's
-     * time, by its work and by what it took before, but something. Moves both on; stops where
-     * segment `end` begins. As exec_start otherwise; nothing of the exec may be running. */
+    /* Runs from *cursor of segment *at on, in order, for about `ms` of the device's time, by
+     * estimate and earlier times, but at least something. Advances both; stops where segment `end`
+     * begins. Else as exec_start; nothing of the exec may be running. */
     dt_result (*exec_part)(dti_exec *exec, uint32_t *at, dti_exec_cursor *cursor, uint32_t end,
                            double ms);
     /* What the newest exec_part has computed, which has ended, in order, by the device's clock; to:
@@ -122,16 +122,16 @@ typedef struct dti_backend {
     uint32_t (*exec_times)(const dti_exec *exec, dti_exec_time *to);
     dt_result (*exec_poll)(dti_exec *exec, bool *busy);
     dt_result (*exec_wait)(dti_exec *exec);
-    /* Waits until segment `segment`, started by an exec_start of its own, has finished; those that
-     * were started behind it go on. */
+    /* Waits until segment `segment`, started by an exec_start of its own, has finished. Segments
+     * started after it continue. */
     dt_result (*exec_reach)(dti_exec *exec, uint32_t segment);
     /* Runs launches [first, first + count) again, each followed by a SCAN of what it wrote;
      * *fault is the number of the first launch whose result has a NaN or an infinity, or
      * launch_count. Slow; blocks. */
     dt_result (*exec_find_fault)(dti_exec *exec, uint32_t first, uint32_t count, uint32_t *fault);
-    /* Everything that is started behind this waits until `wait` has its value, and `signal` gets
-     * its one when everything that was started before has finished; semaphore 0: none. Of a device
-     * that `hosts` with has_timeline. */
+    /* All work started after this waits until `wait` has its value. `signal` gets its value when
+     * all work started before has finished. semaphore 0: none. For devices that `hosts` with
+     * has_timeline. */
     dt_result (*sync)(dti_device *device, const dt_vulkan_semaphore *wait,
                       const dt_vulkan_semaphore *signal);
     void (*close)(dti_device *device);
@@ -141,9 +141,9 @@ typedef struct dti_backend {
 typedef struct dti_driver {
     const char *name;  /* of its best device, where a device is chosen by name */
     const char *title; /* in messages */
-    /* Writes the first `capacity` infos; *count is how many devices there are. A library that is
-     * not installed is no failure: there are none, and the log has the reason. Makes the instance
-     * (NULL before) where it needs one. */
+    /* Writes the first `capacity` infos; *count is the number of devices. A library that is not
+     * installed is not an error: there are no devices, and the log has the reason. Makes the
+     * instance (NULL before) if it needs one. */
     dt_result (*list)(dti_base *base, const dt_ctx_desc *desc, void **instance,
                       dt_device_info *infos, int capacity, int *count);
     dt_result (*open)(dti_base *base, const dt_ctx_desc *desc, void *instance, int index,

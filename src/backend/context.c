@@ -3,8 +3,8 @@
 
 _Static_assert(offsetof(dt_ctx, base) == 0, "dti_ctx_base casts");
 
-/* Under about this many floating-point operations a step is faster on the CPU than the launches
- * that it takes on any GPU (50 us and more). */
+/* Below this number of floating-point operations, about, a step is faster on the CPU: its launches
+ * alone take longer on any GPU (50 us and more). */
 #define DTI_AUTO_FLOPS 10e6
 
 #define DTI_X(name) static const dti_driver dti_##name##_driver;
@@ -166,9 +166,9 @@ DTI_PUBLIC(dt_ctx_pipeline_cache, (dt_ctx * ctx, void *data, size_t *bytes), ctx
     return result;
 }
 
-/* Fills the list, a driver after the other. One that fails is logged, never fatal: the CPU is
- * there; only without host memory nobody knows what there is, and the next call looks again. The
- * application's own device must be usable: its context is not made otherwise. */
+/* Fills the list, one driver after the other. A driver that fails is logged, never fatal: the CPU
+ * always exists. Only without host memory the list is not known, and the next call tries again. The
+ * application's own device must be usable: else its context is not created. */
 static dt_result dti_ctx_list(dt_ctx *ctx) {
     if (ctx->listed)
         return DT_OK;

@@ -1,7 +1,7 @@
 /* The context: a dti_base, the devices that were found, and the open ones. */
 
 /* The drivers of devices, each a folder here; the first gives device 0, the CPU. */
-#ifndef DTI_DRIVER_LIST_TESTS /* of a test program, behind this library */
+#ifndef DTI_DRIVER_LIST_TESTS /* of a test program, after this library */
 #define DTI_DRIVER_LIST_TESTS(X)
 #endif
 #define DTI_DRIVER_LIST(X) X(cpu) X(vk) DTI_DRIVER_LIST_TESTS(X)

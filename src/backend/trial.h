@@ -1,8 +1,8 @@
 /* Trials: the launches of a kernel that show whether one way to compute it is right, run on any
- * device. What is bound, and what lies between it, is NaN but for the elements that the launch may
- * read; so a kernel that reads or writes beside its operands gives other bits than one that does
- * not. With whole numbers from -4 to 4 every product and sum is exact: any right kernel gives the
- * same bits, in whatever order it adds. */
+ * device. Bound memory, and memory between, is NaN except for the elements that the launch may
+ * read. So a kernel that reads or writes outside its operands gives other bits. With whole numbers
+ * from -4 to 4 every product and sum is exact. So every correct kernel gives the same bits, in any
+ * order of additions. */
 typedef struct dti_trials {
     dti_base *base;
     uint32_t count;

@@ -2,20 +2,21 @@
  * micro-kernel, GEMM's tile, reads activations in place (or a copy with zeros around it) through a
  * table of offsets: sums[i][v] += a[a_off[k] + i * a_row] * b[b_off[k] + v].
  *
- * Three forms, chosen by shape: CHANNELS has vectors of output channels and rows of positions, and
- * turns its tiles on their way out; POSITIONS has vectors of positions and rows of channels, for
- * few input channels; PLANES has vectors and rows of positions, for few output channels.
+ * Three forms, chosen by shape. CHANNELS has vectors of output channels and rows of positions, and
+ * transposes its tiles as it writes them. POSITIONS has vectors of positions and rows of channels,
+ * for few input channels. PLANES has vectors and rows of positions, for few output channels.
  *
  * Sum-order class "chunked-k", as GEMM: k = (tap row, channel, tap column) is cut into chunks of
  * DTI_GEMM_KC, each summed serially by FMA from zero; the chunks are added in order. The form does
- * not matter, nor samples, threads or the instruction set. The gradient of the weights: k =
- * (sample, position) of a part, cut by shape, added in order, spans of DTI_CONV_SPAN chunks in
- * double; with fewer than DTI_CONV_FEW output channels a group 16 lanes of positions are summed per
- * sample, and the samples in order, in double.
+ * not matter, nor samples, threads or the instruction set. In the gradient of the weights k =
+ * (sample, position) of a part, cut by shape. Parts are added in order, spans of DTI_CONV_SPAN
+ * chunks in double. With fewer than DTI_CONV_FEW output channels a group, 16 lanes of positions are
+ * summed for each sample. Samples are added in order, in double.
  *
- * Class "pairs" of bf16, as GEMM: k counts pairs, of channels 2i and 2i + 1, or of columns of y for
- * the gradient of the weights. The last pair of an odd number is filled up with zeros. A set with
- * VDPBF16PS multiplies words of pairs; others multiply floats, the odd element's first. */
+ * Class "pairs" of bf16, as GEMM: k counts pairs of channels 2i and 2i + 1. In the gradient of the
+ * weights it counts pairs of columns of y. The last pair of an odd number is filled up with zeros.
+ * A set with VDPBF16PS multiplies words of pairs; others multiply floats, the odd element's
+ * first. */
 
 #define DTI_CONV_FEW 4
 #define DTI_CONV_UNIT 32          /* channels of a panel, on every instruction set */

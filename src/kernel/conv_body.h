@@ -191,7 +191,7 @@ static void DTI_N(conv_turned)(const dti_conv_out *out, const float *tile, int64
     for (int64_t i0 = 0; i0 < rows; i0 += DTI_LANES) {
         const int n = (int)DTI_MIN(rows - i0, DTI_LANES);
         for (int64_t v = 0; v < cols; v += DTI_LANES) {
-            DTI_NF r[DTI_LANES]; /* the tile goes on behind its last row */
+            DTI_NF r[DTI_LANES]; /* the tile continues after its last row */
             DTI_N(load_turned)(tile + i0 * DTI_CONV_NR + v, DTI_CONV_NR, r);
             for (int64_t j = 0; j < DTI_MIN(cols - v, DTI_LANES); j++) {
                 float bias = out->bias ? out->bias[(v + j) * out->bias_col] : 0;

@@ -74,7 +74,7 @@ static dti_conv_dw_plan dti_conv_dw_plan_of(const dti_conv_dw *c) {
     p.together = DTI_MIN(p.units, DTI_CONV_BUDGET / DTI_MAX(1, p.rows * DTI_CONV_UNIT));
     p.together = DTI_MAX(p.together, 1);
     p.wide = p.together * p.rows * DTI_CONV_UNIT;
-    p.turned = p.wide * 3; /* as many doubles */
+    p.turned = p.wide * 3; /* the same number of doubles */
     p.lines = p.turned + p.together * p.chunk * p.pair * DTI_CONV_UNIT;
     p.gathered = p.lines + (c->type == DT_F32 ? 0
                             : p.few           ? dti_conv_ceil(p.positions, 16) * 16
@@ -111,9 +111,9 @@ typedef struct dti_conv_dw_job {
     int64_t chunks; /* before this one */
 } dti_conv_dw_job;
 
-/* The last element of an odd row has no partner. What its taps read is there again, at column
- * `alone`: of words the even halves, of floats zeros for the partner. So no x of another window
- * meets y's zero. */
+/* The last element of an odd row has no partner. The elements that its taps read are copied to
+ * column `alone`. Words have only their even halves there, and floats have zeros for the partner.
+ * So no x of another window meets y's zero. */
 static void dti_conv_dw_alone(const dti_conv_dw_job *j, float *image, int64_t rows) {
     const dti_conv_dw *c = j->c;
     const dti_conv_pad *copy = &j->p->copy;

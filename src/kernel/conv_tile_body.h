@@ -1,5 +1,6 @@
-/* Convolution's tiles of one instruction set for one kind of word: a float, or (DTI_GEMM_PAIRS) two
- * numbers in bf16 that follow each other in k. With it what weaves such words. */
+/* Convolution's tiles of one instruction set for one kind of word. A word is a float, or
+ * (DTI_GEMM_PAIRS) two numbers in bf16 that follow each other in k. Also the functions that make
+ * such words. */
 
 #undef DTI_C
 #undef DTI_CONV_FMA
@@ -64,7 +65,7 @@ DTI_INLINE __m512i DTI_C(columns)(const uint16_t *row, int64_t j, int64_t width)
     return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16((__mmask16)lanes, row + j));
 }
 
-/* Words of elements of a row and of those `apart` behind them; NULL: of zeros. */
+/* Words of elements of a row and of those `apart` after them; NULL: of zeros. */
 static void DTI_C(row)(float *copy, const uint16_t *even, const uint16_t *odd, int64_t apart,
                        const dti_conv_pad *p) {
     const int64_t n = p->to[1] - p->from[1];

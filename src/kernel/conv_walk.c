@@ -1,7 +1,8 @@
-/* Convolution, the part that no instruction set changes: which form a shape takes, how an image is
- * cut into items, and the walk over one. An item is a band of rows of one sample, for some panels
- * of output channels; the weights are packed when these change. The adjoint with strides is one
- * problem with stride 1 for each phase (position modulo stride), with the taps that reach it. */
+/* Convolution, the part that no instruction set changes. It has the form of a shape, the cut of an
+ * image into items, and the walk over an item. An item is a band of rows of one sample, for some
+ * panels of output channels; the weights are packed when these change. The adjoint with strides is
+ * one problem with stride 1 for each phase (position modulo stride), with the taps that reach
+ * it. */
 
 enum { DTI_CONV_CHANNELS, DTI_CONV_POSITIONS, DTI_CONV_PLANES };
 enum {
@@ -10,8 +11,8 @@ enum {
     DTI_CONV_BLOCK = 4    /* tiles turned together */
 };
 
-/* One phase along one axis: position u of `count` is written at to0 + u * to_step, from tap t of
- * `taps`, which is tap0 + t * tap_step of the weights, at from0 + u * from_step + t * from_tap. */
+/* One phase along one axis. Position u of `count` is written at to0 + u * to_step. Tap t of `taps`
+ * is tap0 + t * tap_step of the weights, and reads at from0 + u * from_step + t * from_tap. */
 typedef struct dti_conv_axis {
     int64_t count, to0, to_step;
     int64_t taps, tap0, tap_step;
@@ -144,8 +145,9 @@ static int dti_conv_form(const dti_conv *c, int64_t k, int64_t cols) {
     return channels <= positions ? DTI_CONV_CHANNELS : DTI_CONV_POSITIONS;
 }
 
-/* The copy of a band: none where windows stay inside and no vector reads past a row. A row of all
- * channels lies together, in the order of k, so that few pages are in use at a time. */
+/* The copy of a band. It is not needed where windows stay inside and no vector reads past a row.
+ * The row of all channels is contiguous, in the order of k, so that few pages are in use at a
+ * time. */
 static void dti_conv_plan_copy(const dti_conv *c, dti_conv_plan *p) {
     const int64_t step = c->transposed || p->form == DTI_CONV_CHANNELS ? 1 : c->stride[1];
     const dti_conv_span rows = dti_conv_reads(c, 0, 0, 1), cols = dti_conv_reads(c, 1, 0, 1);

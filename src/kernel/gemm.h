@@ -5,18 +5,21 @@
  * first. Spans of DTI_GEMM_SPAN are added in double, so that the error does not grow with k. So the
  * bits depend on the operands only: not on the set, the tiles or the threads.
  *
- * Class "pairs", of two operands in bf16: chunks have DTI_GEMM_PAIR_CHUNK elements, and a chunk is
- * one chain of FMAs in which element 2i + 1 comes before element 2i. The last pair of an odd k is
+ * Class "pairs", of two operands in bf16: chunks have DTI_GEMM_PAIR_CHUNK elements. A chunk is one
+ * chain of FMAs in which element 2i + 1 comes before element 2i. The last pair of an odd k is
  * filled up with a zero. Denormals are zero in the sums. That is what VDPBF16PS does; other sets do
  * it by FMAs. Chunks and spans are added as above, then bias and epilogue in IEEE's modes. B may be
  * f32, which is rounded to bf16 as it is packed.
  *
- * Class "amx", of two operands in bf16 on a processor that is asked for it: as pairs, but each 32
- * elements of a chunk make two chains of FMAs from zero, of the even elements and of the odd ones.
- * Their sum is added to the chunk's. That is what TDPBF16PS does by Intel's manual. */
+ * Class "amx", of two operands in bf16, if dt_ctx_desc.amx asks for it: as pairs, but with other
+ * chains. Each 32 elements of a chunk make two chains of FMAs from zero, of the even elements and
+ * of the odd ones. Their sum is added to the chunk's. That is what TDPBF16PS does by Intel's
+ * manual. */
 
 #define DTI_GEMM_KC 256 /* 256 to 512 measured alike; the shortest asks least of L1 and L2 */
-#define DTI_GEMM_PAIR_CHUNK (2 * DTI_GEMM_KC) /* as many 32-bit words: all else is the floats' */
+#define DTI_GEMM_PAIR_CHUNK                                                                        \
+    (2 * DTI_GEMM_KC)                    /* the same number of 32-bit words: the rest is as for
+                                               * floats */
 #define DTI_GEMM_SPAN (16 * DTI_GEMM_KC) /* then doubles are read and written: 1 % of the time */
 #define DTI_GEMM_WIDE_ROWS 1024          /* of C, whose sums are in double */
 #define DTI_GEMM_WIDE_COLS 512
@@ -125,13 +128,13 @@ typedef struct dti_gemm_chunk {
     bool far;              /* operands may lie where it takes time to fetch them */
 } dti_gemm_chunk;
 
-/* One tile of C on its way out of the registers: to C itself where its rows are contiguous and
- * nothing but a sum is to be made, else to memory that is finished from there. */
+/* One tile of C, as it leaves the registers. It goes to C itself if its rows are contiguous and
+ * nothing follows the sum. Else it goes to memory, and is finished from there. */
 typedef struct dti_gemm_out {
     float *c, *to;
     int64_t to_row;
     int to_last;              /* columns of the last vector that are stored */
-    bool to_sum;              /* added to what is there */
+    bool to_sum;              /* added to the old value */
     const float *bias, *mask; /* mask: NULL unless it is to be used now */
     int64_t c_row, c_col, bias_row, bias_col;
     int cols;

@@ -58,7 +58,7 @@ static void DTI_AMX(store)(int rows, int vecs, const float *sums, const dti_gemm
         }
 }
 
-/* n words of each row of A, which may be packed, with zeros behind them. */
+/* n words of each row of A, which may be packed, followed by zeros. */
 static void DTI_AMX(rows_of_a)(float *to, int rows, int n, const float *a, int64_t a_row,
                                int64_t a_col) {
     if (a_col != 1)
@@ -67,7 +67,7 @@ static void DTI_AMX(rows_of_a)(float *to, int rows, int n, const float *a, int64
         DTI_N(store)(to + 16 * i, DTI_N(load_n)(a + i * a_row, n));
 }
 
-/* n words of B's columns, with zeros behind them. */
+/* n words of B's columns, followed by zeros. */
 static void DTI_AMX(rows_of_b)(float *to, int vecs, int n, const float *b, int64_t b_row) {
     memset(to, 0, 16 * DTI_GEMM_NR * sizeof *to);
     for (int i = 0; i < n; i++)

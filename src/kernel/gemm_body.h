@@ -1,8 +1,8 @@
 /* SGEMM for one instruction set: BLIS's scheme (Van Zee and van de Geijn, 2015) with B's panels in
- * L2 and one panel of A in L1. A tile of C is `rows` x `vecs` native vectors in registers, each
- * pair its own code: edges cost what they are worth. Wide tiles, because each k takes rows + vecs
- * loads for rows * vecs FMAs, and loads are what runs out first. Small products read A, and B
- * where its rows are contiguous, in place: the same sums, so the same bits. */
+ * L2 and one panel of A in L1. A tile of C is `rows` x `vecs` native vectors in registers. Each
+ * pair of sizes has its own code, so small edges cost little. Wide tiles, because each k takes rows
+ * + vecs loads for rows * vecs FMAs, and loads are what runs out first. Small products read A, and
+ * B where its rows are contiguous, in place: the same sums, so the same bits. */
 
 #undef DTI_GEMM_WIDE
 #undef DTI_GEMM_VECS
@@ -151,7 +151,8 @@ DTI_INLINE void DTI_N(gemm_store)(const int rows, const int vecs, const dti_gemm
     }
 }
 
-/* dst[p * ld + i] = src[i * row + p] for i < rows <= LANES, p < k <= LANES; zeros behind rows. */
+/* dst[p * ld + i] = src[i * row + p] for i < rows <= LANES, p < k <= LANES; zeros after the
+ * rows. */
 static void DTI_N(pack_corner)(float *dst, int64_t ld, const float *src, int64_t row, int rows,
                                int64_t k) {
     float tile[DTI_LANES * DTI_LANES] = {0};

@@ -1,5 +1,5 @@
 /* Products of operands in 16 bits. Two in bf16 go to the kernel of pairs where the set has one. All
- * others, in tiles: they are widened, the float kernel makes chunks of k of them, and the sums are
+ * others go in tiles: they are widened, and the float kernel makes chunks of k. The sums are
  * narrowed when they are complete. So the result is that of gemm.h's class on the widened operands,
  * bit for bit, rounded once. Strides are gemm.h's. */
 

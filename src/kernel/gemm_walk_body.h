@@ -1,5 +1,5 @@
-/* The product of one instruction set for one kind of word: a float, or (DTI_GEMM_PAIRS) two numbers
- * in bf16 that follow each other in k. Both have the same tiles, packing and loops. */
+/* The product of one instruction set for one kind of word. A word is a float, or (DTI_GEMM_PAIRS)
+ * two numbers in bf16 that follow each other in k. Both have the same tiles, packing and loops. */
 
 #ifdef DTI_GEMM_PAIRS
 #define DTI_G(name) DTI_N(pairs_##name)
@@ -138,7 +138,7 @@ DTI_INLINE bool DTI_G(ready)(const void *at, int64_t line, int64_t step) {
     return step == 1 && (DTI_GEMM_SIZE == 4 || !((uintptr_t)at & 3 || line & 1));
 }
 
-/* `lines` <= LANES of them to dst[p * ld + i], zeros behind them: where k is contiguous. */
+/* `lines` <= LANES of them to dst[p * ld + i], zeros after them: where k is contiguous. */
 static void DTI_G(pack_lines)(float *dst, int64_t ld, const DTI_G(lines) * l, int64_t line,
                               int lines, int64_t words) {
     const int64_t whole = DTI_MIN(words, l->k * DTI_GEMM_SIZE / 4);
@@ -159,8 +159,8 @@ DTI_INLINE void DTI_G(ahead)(const DTI_G(lines) * a, int64_t line, int64_t p, in
 }
 
 #ifdef DTI_GEMM_PAIRS
-/* Panels' words from where A's columns are contiguous. Lines of all panels are woven at once, and
- * lie for a while before they are read: loads that cross two stores wait for them. */
+/* Panels' words from where A's columns are contiguous. Lines of all panels are interleaved at once,
+ * and are read only later: loads that cross two recent stores wait for them. */
 static void DTI_G(pack_columns)(float *dst, const DTI_G(lines) * a, const dti_gemm_plan *plan,
                                 int panels, int more, int64_t words) {
     enum { STEPS = 16, ROW = DTI_GEMM_STRIP_ROWS + 16, COPY = 8 };
@@ -250,8 +250,8 @@ DTI_INLINE bool DTI_G(round)(uint16_t *to, const float *x, __mmask32 lanes) {
     return _mm512_mask_testn_epi16_mask(lanes, y, _mm512_set1_epi16(0x7FFF)) != 0;
 }
 
-/* n of them. The instruction takes denormals for zeros, but the largest of them round to a normal
- * number: a line with zeros is rounded again. */
+/* n of them. The instruction treats denormals as zeros, but the largest of them round to a normal
+ * number. So a line with zeros is rounded again. */
 DTI_INLINE void DTI_G(round_line)(uint16_t *to, const float *x, int64_t n) {
     bool zero = false;
     int64_t i = 0;
@@ -473,8 +473,8 @@ static void DTI_G(groups)(const dti_gemm_block *g, const dti_gemm_plan *plan, dt
     }
 }
 
-/* True where it was one chunk of floats, of which A is read in place: small products feel the loops
- * that others need, by 15 ns. */
+/* True if it was one chunk of floats whose A is read in place. For small products the loops of the
+ * others cost 15 ns. */
 static bool DTI_G(small)(const dti_gemm_block *g, const dti_gemm_plan *plan, dti_gemm_chunk *chunk,
                          float *packed_b) {
     if (DTI_GEMM_SIZE != 4 || g->strip || g->kept || plan->pack_a || plan->words > plan->chunk ||

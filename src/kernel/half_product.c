@@ -1,4 +1,4 @@
-/* Blocks of products in 16 bits. Two in bf16 go to the kernel of pairs where the set has one; all
+/* Blocks of products in 16 bits. Two in bf16 go to the kernel of pairs, if the set has one. All
  * others are widened, a chunk of k at a time, and the float kernel makes their sums: the same class
  * and bits. */
 

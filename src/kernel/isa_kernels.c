@@ -1,11 +1,12 @@
 /* Compiles the kernel bodies once per instruction set and chooses among them. Part KERNELS has the
- * portable set, SIMD those of x86, which take as long to compile as all else of kernel/. */
+ * portable set, and SIMD those of x86. The latter take as long to compile as the rest of
+ * kernel/. */
 
-/* What AVX-512 has for itself: what steps are made of where arithmetic is the limit, in which
- * vectors twice as wide are 1.4 to 1.9 times as fast (docs/speed.md). All other functions of
- * elements and optimizers, and those that gain less than a tenth, it takes from AVX2, whose bits
- * are the same (simd.h). What no table names no optimizing compiler emits. This is the one place
- * that decides. */
+/* Functions that AVX-512 has for itself: those limited by arithmetic, where vectors of twice the
+ * width are 1.4 to 1.9 times as fast (docs/speed.md). It takes other functions of elements and
+ * optimizers from AVX2, also those that gain less than a tenth. Their bits are the same (simd.h).
+ * An optimizing compiler drops functions that no table names. This is the one place that
+ * decides. */
 #define DTI_OWN_MAPS(X)                                                                            \
     X(NEG, neg)                                                                                    \
     X(ABS, abs)                                                                                    \

@@ -12,6 +12,6 @@ typedef struct dti_map8 {
     int negative; /* code of the last positive value, after which negative ones come; or 255 */
 } dti_map8;
 
-/* codes[i] = that of x[i] * factor, which is in [-1, 1] but for rounding. */
+/* codes[i] = that of x[i] * factor, which is in [-1, 1] except for rounding. */
 typedef void dti_map8_fn(uint8_t *codes, const float *x, int64_t n, float factor,
                          const dti_map8 *m);

@@ -12,7 +12,7 @@ typedef void dti_norm_moments_fn(double *const sums[2], const float *x, const fl
 /* y = (x - mean) * factor * w + b, then x < 0 ? 0 : x where `relu`. */
 typedef struct dti_norm_line {
     const float *mean, *factor; /* `step` of both */
-    const float *w, *b;         /* `affine_step` of both; NULL: 1 and 0 */
+    const float *w, *b;         /* `affine_step` of the two; NULL: 1 and 0 */
     int step, affine_step;
     bool relu;
 } dti_norm_line;

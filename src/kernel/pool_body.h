@@ -1,6 +1,6 @@
 /* The kernels of pool.h for one instruction set. */
 
-/* p[0], p[stride], ... of the first n lanes; nothing behind the last is read. */
+/* p[0], p[stride], ... of the first n lanes; it reads nothing after the last. */
 DTI_INLINE DTI_NF DTI_N(pool_load)(const float *p, int64_t stride, int n) {
     if (stride == 1)
         return n >= DTI_LANES ? DTI_N(load)(p) : DTI_N(load_n)(p, n);

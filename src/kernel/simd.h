@@ -1,5 +1,5 @@
-/* How a body file is compiled for each instruction set; base/isa.h has the sets and tells which the
- * CPU has.
+/* How a body file is compiled for each instruction set; base/isa.h has the sets and finds those of
+ * the CPU.
  *
  * A body file (simd_body.h, gemm_body.h, vmath_body.h, vec_body.h) is included once per set between
  * the pragmas that raise the compiler's target, with these macros defined:
@@ -23,8 +23,8 @@
 #define DTI_UNROLL(n) DTI_PRAGMA(GCC unroll n)
 #endif
 
-/* A pointer that moves stays one: compilers would make an address for every step of an unrolled
- * loop, before the loop around it. */
+/* Keeps a moving pointer in one register. Compilers would compute an address for every step of an
+ * unrolled loop, before the loop around it. */
 #define DTI_HIDE_POINTER(x) __asm__("" : "+r"(x))
 
 /* The tree: lane i + lane i+8, then +4, +2, +1. */

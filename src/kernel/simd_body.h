@@ -1,8 +1,8 @@
-/* Vectors for one instruction set: DTI_NF/DTI_NI, the native float and int32 vector of DTI_LANES
- * lanes with its operations DTI_N(name), and DTI_VF/DTI_VI/DTI_VM, 16 lanes as 1, 2 or 4 natives
- * with DTI_V(name). Arithmetic is the compilers' vector operators, not the intrinsics of
- * immintrin.h: those are inlined with the flags that the header was parsed under. Refuses to know
- * any formula. A compare gives a mask of all-ones lanes, on AVX-512 a mask register. */
+/* Vectors for one instruction set. DTI_NF and DTI_NI are the native float and int32 vectors of
+ * DTI_LANES lanes, with operations DTI_N(name). DTI_VF, DTI_VI and DTI_VM are 16 lanes as 1, 2 or 4
+ * natives, with DTI_V(name). Arithmetic uses the compilers' vector operators. Intrinsics of
+ * immintrin.h would be inlined with the flags under which that header was parsed. It must not know
+ * formulas. A compare gives a mask of all-ones lanes, on AVX-512 a mask register. */
 
 #define DTI_N(name) DTI_ISA(dti_n_##name)
 #define DTI_V(name) DTI_ISA(dti_v_##name)
@@ -22,8 +22,8 @@ typedef uint64_t DTI_NW __attribute__((vector_size(DTI_LANES * 4)));
 #define DTI_NA DTI_ISA(dti_na)
 typedef float DTI_NA __attribute__((vector_size(DTI_LANES * 4), aligned(4), may_alias));
 
-/* Clang's backend obeys the host's -ffast-math where pragmas do not reach: it folds FMAs, takes
- * sqrt for an estimate and inverts compares as if there were no NaN. An empty asm hides a value. */
+/* Clang's backend obeys the host's -ffast-math where pragmas do not reach. It folds FMAs, replaces
+ * sqrt by an estimate, and inverts compares as if there were no NaN. An empty asm hides a value. */
 #undef DTI_HIDE
 #undef DTI_HIDE_MASK
 #if !defined __clang__ || !(DTI_X86 || defined __aarch64__)
@@ -398,8 +398,8 @@ DTI_INLINE DTI_VI DTI_V(iset1)(int32_t x) {
     return (DTI_VI)DTI_EACH(DTI_OF0, DTI_N(iset1)(x));
 }
 
-/* max: x < y ? y : x; min: y < x ? y : x. So x, be it NaN, where no compare holds: what the
- * instruction does whose second operand is x. nan: whether x is one. */
+/* max: x < y ? y : x; min: y < x ? y : x. So the result is x, even if it is NaN, where no compare
+ * holds: like the instruction whose second operand is x. nan: whether x is NaN. */
 #if DTI_LANES > 4
 #define DTI_MOST(name)                                                                             \
     DTI_INLINE DTI_NF DTI_N(name)(DTI_NF x, DTI_NF y) {                                            \
@@ -514,10 +514,9 @@ DTI_INLINE void DTI_V(add_wide)(double *sums, DTI_VF x) {
         sums[i] += (double)t[i];
 }
 
-/* ---- elementwise: where no lane tells another anything, any width gives the same bits. x86's
- * vectors go one by one, which is a half (AVX2) and a quarter (portable) of the code, and takes no
- * longer: the processor overlaps turns of a loop by itself. Elsewhere the portable class is all
- * that there is, and has 16 lanes. */
+/* ---- elementwise: lanes are independent, so any width gives the same bits. x86's vectors go one
+ * by one. That is half (AVX2) or a quarter (portable) of the code, and as fast: the processor
+ * overlaps iterations by itself. Elsewhere only the portable class exists, with 16 lanes. */
 #undef DTI_E
 #undef DTI_EF
 #undef DTI_EI

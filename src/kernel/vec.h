@@ -4,9 +4,9 @@
  * are added as (0 + 2) + (1 + 3), then the lanes as the tree of simd_body.h. That is a run of up to
  * 64 * DTI_SUM_CHAIN floats; the sums of runs are added in double, in their order. */
 
-/* Floats that are added one after the other, in a lane or a column, before double takes over: so
- * the error of a sum of any length is at most about (DTI_SUM_CHAIN + 8) 2^-24 of the addends'
- * absolute values, whatever they are. */
+/* The number of floats that are added in a lane or a column before double takes over. So the error
+ * of a sum of any length is at most about (DTI_SUM_CHAIN + 8) 2^-24 of the addends' absolute
+ * values. */
 #define DTI_SUM_CHAIN 32
 
 /* The elementwise functions' numbers. */

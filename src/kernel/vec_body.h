@@ -278,7 +278,7 @@ DTI_INLINE DTI_EF DTI_E(clipped)(DTI_EF g, float clip, float limit) {
     }                                                                                              \
     DTI_INLINE void DTI_V(run_##name)(float *const v[DTI_OPTIM_VALUES], const float *g, int64_t n, \
                                       const dti_optim_rates_f32 *rates, int moments) {             \
-        const dti_optim_rates_f32 r = *rates; /* what is written is no alias of it */              \
+        const dti_optim_rates_f32 r = *rates; /* the written arrays do not alias it */             \
         float *at[1 + most];                                                                       \
         DTI_EF x[1 + most];                                                                        \
         DTI_UNROLL(4)                                                                              \
@@ -308,7 +308,7 @@ DTI_OPTIM_LIST(DTI_OPTIM_KERNELS)
 #define DTI_OPTIM_MEASURES(number, ID, name, least, most)                                          \
     static void DTI_V(measure_##name)(float *const v[DTI_OPTIM_VALUES], const float *g, int64_t n, \
                                       const dti_optim_rates_f32 *rates, float *a, float *b) {      \
-        const dti_optim_rates_f32 r = *rates; /* what is written is no alias of it */              \
+        const dti_optim_rates_f32 r = *rates; /* the written arrays do not alias it */             \
         const float *at[1 + most];                                                                 \
         DTI_EF x[1 + most], one, two;                                                              \
         DTI_UNROLL(4)                                                                              \

@@ -1,5 +1,5 @@
-/* Sums of many floats, kept in double between spans that are added in float, so that the error does
- * not grow with their number. sums: [rows, cols], dense; element (i, j) is x[i * row + j * col]. */
+/* Sums of many floats. Spans are added in float and kept in double, so that the error does not grow
+ * with their number. sums: [rows, cols], dense; element (i, j) is x[i * row + j * col]. */
 
 typedef struct dti_wide {
     double *sums;

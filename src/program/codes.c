@@ -13,8 +13,9 @@ struct dti_kept_code {
     char key[];
 };
 
-/* ---- keys: the bytes of a description but for its pointers, what these point to, and how often
- * the graph was changed. A padding byte that differs costs a code made again, and no more. */
+/* ---- keys: the bytes of a description without its pointers, the data behind the pointers' fields,
+ * and how often the graph was changed. If a padding byte differs, a code is made again; nothing
+ * else happens. */
 
 static char *dti_code_key_text(char *at, const char *text) {
     const size_t size = text ? strlen(text) + 1 : 0;

@@ -23,7 +23,7 @@ static dt_result dti_step_slot_rebuild(dt_store *s, dti_step_slot *t, dti_arena 
     return result;
 }
 
-/* Takes what was rebuilt, or drops it. */
+/* Keeps the rebuilt parts, or drops them. */
 static void dti_step_slot_settle(dt_store *s, dti_step_slot *t, dti_arena arena, dti_memory *memory,
                                  bool take) {
     dti_exec *unused = take ? t->exec : t->exec_next;
@@ -307,8 +307,8 @@ static dt_result dti_program_constants(dt_program *p) {
     return result;
 }
 
-/* The average of a parameter lies behind the moments of its optimizer: of one number, in all
- * programs that there were. */
+/* A parameter's average follows the moments of its optimizer: at the same index in all programs of
+ * the store. */
 static dt_result dti_program_averages(const dt_program *p) {
     const dt_store *s = p->store;
     const uint32_t moments = p->code->has_optim ? dti_optim_moments(&p->code->optim) : 0;
@@ -467,8 +467,8 @@ static void dti_step_slot_free(const dt_program *p, dti_step_slot *t, bool first
     }
 }
 
-/* A step in flight reads the block table that all slots share, so memory goes after all launches:
- * they are waited for. */
+/* A step in flight reads the block table that all slots share. So launches are waited for before
+ * memory is freed. */
 static void dti_step_slots_free(dt_program *p) {
     for (uint32_t i = 0; i < p->step_slot_count; i++) {
         if (p->step_slots[i].exec)

@@ -21,8 +21,8 @@
  *   run/replica.c       what a replica of a job calls
  *   run/micro_slots.c   micro-batch slots of a pipeline's stage */
 
-/* A place where a step may be under way: memory of its own for what goes in and comes out, and the
- * launches over it. All else is the same in each. */
+/* A place for a step in flight. It has memory of its own for inputs and outputs, and the launches
+ * over it. All slots share the rest. */
 #define DTI_STEP_SLOTS_MAX 2
 typedef struct dti_step_slot {
     dti_memory *memories[DTI_MEMORIES];
@@ -42,7 +42,7 @@ typedef struct dti_step_slot {
 
     /* the step under way */
     bool commits;
-    bool made; /* it makes its gradients itself, so words of rows hold behind it */
+    bool made; /* it makes its gradients itself, so words of rows are valid after it */
     double weights[DT_MAX_TERMS]; /* of the global batch, as given; 0 = own */
     double coefficients[DT_MAX_TERMS];
     double lr;
@@ -68,7 +68,7 @@ struct dt_program {
     uint32_t step_slot_count;
     bool micro_slots; /* slots hold concurrent micro-batches, not consecutive steps */
     bool borrows;     /* its transients are an older program's, which outlives it */
-    dti_memory *external[DT_MAX_OUTPUTS]; /* the application's buffers; NULL behind the last */
+    dti_memory *external[DT_MAX_OUTPUTS]; /* the application's buffers; NULL after the last */
     dti_step_slot *now;                   /* that the host writes inputs to, and drives */
     dti_step_slot *shown;                 /* whose outputs are read */
     bool *written;                        /* by binding: the host has written it */
@@ -82,10 +82,10 @@ struct dt_program {
     dti_host_weights *host_weights; /* NULL: the device weighs losses */
 };
 
-/* ---- compile.c: dt_program_create; where batch_slices is not NULL, of a replica's share of a
- * step. Then losses need weights (dt_step_desc), an optimizer, and the caller brings the sums of
- * all replicas to slot 0 between the last backward segment and the commit. The graph may have an
- * error: what desc names is older, and whole. */
+/* ---- compile.c: dt_program_create; with batch_slices, of a replica's share of a step. Then losses
+ * need weights (dt_step_desc) and an optimizer. Between the last backward segment and the commit
+ * the caller brings the sums of all replicas to slot 0. The graph may have an error: the nodes of
+ * desc are older, and valid. */
 static dt_result dti_program_create(dt_store *store, const dt_program_desc *desc,
                                     const dti_batch_slices *batch_slices, dt_program **out);
 
@@ -127,7 +127,7 @@ static dt_result dti_drive_part(dt_program *p, uint32_t end, double ms);
 static inline bool dti_drive_inside(const dt_program *p) {
     return p->now->cursor.launch || p->now->cursor.part;
 }
-static dt_result dti_drive_poll(dt_program *p); /* looks whether what was started has ended */
+static dt_result dti_drive_poll(dt_program *p); /* checks whether the started work has ended */
 static dt_result dti_drive_reach(dt_program *p, uint32_t segment); /* waits for it */
 static dt_result dti_drive_wait(dt_program *p);                    /* for all that was started */
 static void dti_drive_close(dt_program *p);
@@ -154,7 +154,7 @@ static inline uint32_t dti_inflight_count(const dt_program *p) {
     return p->started - p->ended;
 }
 static void dti_step_slot_written(dt_program *p, uint32_t binding); /* in the slot now */
-static void dti_step_slot_refresh(dt_program *p); /* copies what was written to another slot */
+static void dti_step_slot_refresh(dt_program *p); /* copies written inputs to another slot */
 static dt_result dti_step_not_run(dt_program *p, dt_report *r);
 
 /* ---- replica.c: a step of such a program, cut open. begin is dt_program_begin. */
@@ -177,7 +177,7 @@ static inline const float *dti_program_words(const dt_program *p, dti_out_words 
 }
 /* Where a sync point's value is to come. */
 static float *dti_program_value(const dt_program *p, const dti_sync_point *m);
-/* The host's side of the gradients: slots one behind the other. */
+/* The host's side of the gradients: slots one after the other. */
 static float *dti_program_gradients(dt_program *p);
 /* Of a piece of the newest run: a loss's or metric's (sum, weight). */
 static void dti_program_term(const dt_program *p, uint32_t term, uint32_t piece, double pair[2]);
@@ -202,18 +202,18 @@ static dt_result dti_program_begin_commit(dt_program *p, const dt_step_desc *ste
 static dt_result dti_program_end(dt_program *p);
 /* With units first: the pairs of its own blocks. Those of all are to be there for the next. */
 static dt_result dti_program_measure(dt_program *p);
-/* What the next two wait for; each starts it where nobody has. update: both at once; the device
- * leaves out the update of what is not finite. */
+/* The waits of the next two functions; each starts the work if it has not started. update: both at
+ * once; the device skips the update if a value is not finite. */
 static dt_result dti_program_validate_start(dt_program *p, bool update);
 static dt_result dti_program_commit_start(dt_program *p);
 /* All of the commit that writes nothing; *norm is the gradient's. *faulty: it is not finite, or
  * what the update would write is not. */
 static dt_result dti_program_validate(dt_program *p, double *norm, bool *faulty);
-/* Behind it: the update. Starts it and waits. */
+/* After it: the update. Starts it and waits. */
 static dt_result dti_program_commit(dt_program *p);
-/* After a run with a loss, gradient or update that is not finite: looks for the parameter or op,
- * whose name it returns, and says it (dti_fail). NULL: nothing of this replica's is to blame.
- * ran: it had rows, so that ops can be looked at. */
+/* After a run with a loss, gradient or update that is not finite: finds the parameter or op,
+ * reports it (dti_fail), and returns its name. NULL: the fault is not in this replica. ran: it had
+ * rows, so its ops can be searched. */
 static const char *dti_program_attribute(dt_program *p, bool ran);
 
 /* ---- host_weights.c: only of a device that runs on its own, and where targets are inputs */
@@ -271,7 +271,7 @@ static void dti_program_drop_imports(dt_program *p);
 
 /* ---- finite.c */
 static float dti_status_f32(const uint32_t *status, uint32_t word);
-/* The largest norm of the gradient with which the update cannot overflow; -1: there is none. */
+/* The largest norm of the gradient with which the update cannot overflow; -1: not known. */
 static double dti_step_proven(dt_program *p);
 static void dti_store_remember(dt_program *p, const uint32_t *status);
 static bool dti_update_fault(dt_program *p, dt_report *r, const char *kept);
@@ -281,8 +281,8 @@ static void dti_step_settle(dt_program *p);
 /* Finds what made a step not finite, for the report. segments: how many of the forward and backward
  * ones may have made it. */
 static dt_result dti_step_fault(dt_program *p, dt_report *r, uint32_t segments);
-/* In two parts, where parameters come and go: the first launch of segments [from, end) that gave
- * such a value, or UINT32_MAX; then what it was. */
+/* In two parts, for parameters that are gathered: the first launch of segments [from, end) that
+ * gave such a value, or UINT32_MAX; then the name of its op. */
 static dt_result dti_step_find_fault(dt_program *p, uint32_t from, uint32_t end, uint32_t *fault);
 static dt_result dti_step_fault_at(dt_program *p, dt_report *r, uint32_t segments, uint32_t fault);
 static double dti_term_value(double sum, double weight); /* 0 where nothing weighs */
@@ -293,9 +293,9 @@ static dt_result dti_binding_write(dt_program *p, dt_tensor x, bool gradient, co
                                    size_t bytes, const uint32_t *rows);
 
 /* ---- step_block.c */
-/* Before a first step, and behind one that committed: which averages there are. */
+/* Before a first step, and after one that committed: which averages exist. */
 static dt_result dti_step_average_begin(dt_program *p);
 static void dti_step_averaged(dt_program *p);
 static void dti_step_block_fill(dt_program *p, const dt_step_desc *step);
-/* Where a step begins that may write gradients, and behind it. */
+/* Called where a step begins that may write gradients, and after it. */
 static void dti_step_rows(const dt_program *p, bool ended);

@@ -1,10 +1,10 @@
-/* The CPU as a device: arenas are host memory, a compiled program is an array of launches with
- * resolved pointers, a segment runs to its end on the context's pool, or part by part: some items
- * of a launch at a time, which are timed, so that later parts fit. IN and OUT are what the host
- * writes and reads directly, so uploads and downloads are nothing. */
+/* The CPU as a device. Arenas are host memory, and a compiled program is an array of launches with
+ * resolved pointers. A segment runs to its end on the context's pool, or part by part. A part is
+ * some items of a launch; parts are timed, so that later parts fit. The host writes IN and reads
+ * OUT directly, so uploads and downloads do nothing. */
 
 #define DTI_CPU_PART_MS 0.5    /* of items that are run at once, by what is known */
-#define DTI_CPU_PART_FLOPS 4e6 /* a product is cut into items of so many */
+#define DTI_CPU_PART_FLOPS 4e6 /* a product is cut into items of this number */
 #define DTI_CPU_PARTS_MAX 1024
 #define DTI_CPU_FLOPS_PER_MS 1e6 /* until a launch has been timed */
 
@@ -197,8 +197,8 @@ static dt_result dti_cpu_exec_start(dti_exec *exec, uint32_t first, uint32_t cou
     return DT_OK;
 }
 
-/* Some items of launch i from *at on, that `left` has time for; *at is then behind them, or 0:
- * behind the launch. False: there is time for none. first: there has to be. */
+/* Runs the items of launch i from *at on for which `left` has time. *at is then after them, or 0:
+ * the launch has ended. False: there was no time. first: runs at least one item. */
 static bool dti_cpu_run_part(const dti_cpu_exec *x, uint32_t i, uint64_t *at, double left,
                              bool first) {
     dti_cpu_task t = x->tasks[i];
@@ -255,7 +255,7 @@ static uint32_t dti_cpu_exec_times(const dti_exec *exec, dti_exec_time *to) {
     return x->timed;
 }
 
-/* What was started has ended. */
+/* Started work has ended when the start returns. */
 DTI_ABSENT(dt_result, dti_cpu_exec_poll, (dti_exec * exec, bool *busy), (*busy = false, DT_OK));
 DTI_ABSENT(dt_result, dti_cpu_exec_reach, (dti_exec * exec, uint32_t segment), DT_OK);
 DTI_ABSENT(dt_result, dti_cpu_exec_wait, (dti_exec * exec), DT_OK);

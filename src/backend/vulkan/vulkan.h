@@ -1,6 +1,6 @@
 /* The Vulkan backend as the context sees it: find the loader and its devices, open one, keep its
- * compiled kernels. Everything else goes through dti_backend. Needs Vulkan 1.1, storage buffers
- * and one compute queue; no feature and no extension is required of a device.
+ * compiled kernels. Everything else goes through dti_backend. Needs Vulkan 1.1, storage buffers and
+ * one compute queue; no feature and no extension is required of a device.
  *
  * DT_NO_VULKAN leaves it out, all but a row without devices (driver.c).
  *
@@ -32,7 +32,7 @@
  *   hazard.c    which launches need a barrier
  *   record.c    command buffers of segments
  *   command.c   submission and waiting
- *   exec.c      runs what was recorded
+ *   exec.c      runs recorded commands
  *   parts.c     a step part by part
  *   search.c    which launch wrote a value that is not finite
  *
@@ -58,7 +58,7 @@ typedef struct dti_vk_options {
 } dti_vk_options;
 
 /* Loads the loader and makes a VkInstance. Without a loader or a driver this succeeds, with no
- * devices and the reason in the log: the CPU backend is always there. With the application's device
+ * devices and the reason in the log; the CPU backend always exists. With the application's device
  * nothing is loaded or made, and a device that cannot be used is UNSUPPORTED. */
 static dt_result dti_vk_instance_create(dti_base *base, const dti_vk_options *options,
                                         dti_vk_instance **out);
@@ -69,9 +69,9 @@ static void dti_vk_instance_destroy(void *instance); /* closes its devices; NULL
 static dt_result dti_vk_list(dti_vk_instance *instance, dt_device_info *infos, int capacity,
                              int *count);
 
-/* Opens a device, or gives the open one again (open_count is raised; close() lowers it). An open
- * device stays until the instance is destroyed, so a new store compiles nothing twice; a lost one
- * is torn down at its last close(), and the next open starts afresh, unless it is the
+/* Opens a device, or returns the open one again (open_count is raised; close() lowers it). An open
+ * device stays until the instance is destroyed, so a new store compiles nothing twice. A lost one
+ * is destroyed at its last close(), and the next open makes a new one, except for the
  * application's. */
 static dt_result dti_vk_open(dti_vk_instance *instance, int index, dti_device **out);
 

@@ -16,8 +16,8 @@ static void dti_drive_open(dt_program *p, uint32_t first, uint32_t end) {
     *dti_running_of(p) = p;
 }
 
-/* Signals the semaphore: what was started comes before it. Called for every step, also one that
- * ends early; at most one of its calls does something. */
+/* Signals the semaphore after all started work. Called for every step, also one that ends early; at
+ * most one of its calls does something. */
 static dt_result dti_drive_signal(dt_program *p) {
     const dt_vulkan_semaphore none = {0}, signal = p->now->signal;
     p->now->signal = none;

@@ -1,6 +1,7 @@
-/* The application's buffers as a program's inputs and outputs, and the VkBuffer where a parameter's
- * values lie, on the application's Vulkan device. Nothing is copied. It refuses ranges that are too
- * small or overlap, and class numbers and indices, which dt_program_write alone checks. */
+/* The application's buffers as a program's inputs and outputs, on the application's Vulkan device.
+ * Also the VkBuffer of a parameter's values. Nothing is copied. Ranges that are too small or
+ * overlap are an error. So are class numbers and indices, because only dt_program_write checks
+ * those. */
 
 static dt_result dti_external_wrong(const dt_program *p, uint32_t index, const char *what) {
     return dti_code_fail(p->code, DT_ERROR_INVALID, ".external[%u], %s, %s", index,

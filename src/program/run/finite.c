@@ -1,6 +1,6 @@
-/* Keeps an update from writing a value that is not finite. It owns the bound: from the largest
- * weight and moment follows the largest gradient norm with which nothing can overflow, and the
- * commit compares (DTI_STEP_PROVEN). Up to that norm an update costs nothing more. Above it, or
+/* Keeps an update from writing a value that is not finite. It owns the bound. The largest weight
+ * and moment give the largest gradient norm with which nothing can overflow. The commit compares
+ * the norm with it (DTI_STEP_PROVEN). Up to that norm an update costs nothing more. Above it, or
  * where the store's values are not known, a dry pass computes the update first. Every update
  * reports how large weights are, or the bound would grow from step to step (for rows that are left
  * unread, the update after a dry pass does). The dry pass reports how large moments are; from there
@@ -50,8 +50,9 @@ static bool dti_reach_step(const dt_program *p, const dti_step_slot *t, double n
     return fits;
 }
 
-/* With steps under way whose ends nobody knows, values are as large as those may make them: they
- * stay within bounds that leave room for another, since no proof begins above the norm `ahead`. */
+/* While steps are under way whose results are not known, values may be as large as those steps can
+ * make them. They stay within bounds that leave room for another step, because no proof begins
+ * above the norm `ahead`. */
 static double dti_step_proven(dt_program *p) {
     static const double norms[] = {3e38, 1e18, 1e12, 1e6, 1.0, 1e-6};
     const double ahead = 1e12;
@@ -121,7 +122,7 @@ static void dti_store_remember(dt_program *p, const uint32_t *status) {
         s->kept[i].bounded = p->code->trained[i] ? 0 : s->kept[i].bounded;
     if (!finite)
         return;
-    /* of rows that were left alone nothing was told: they are as large as they were */
+    /* skipped rows report nothing: they are as large as they were */
     const double rest = proven && dti_code_is_sparse(p->code) ? s->largest[0] : 0.0;
     x[0] = DTI_MAX(rest,
                    (double)dti_status_f32(status, DTI_STATUS_LARGEST(0)) * dti_store_slack(s, 0));

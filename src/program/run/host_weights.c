@@ -1,6 +1,6 @@
-/* Weights of losses by the host, where a device runs on its own: the CPU kernels run the weigh
- * segment over copies of the inputs that it reads. So the device is not waited for between two
- * micro-batches, and a batch is weighed while the one before it is computed. */
+/* Weights of losses by the host, where a device runs on its own. The CPU kernels run the segment of
+ * loss weights over copies of its inputs. So nothing waits for the device between two
+ * micro-batches. A batch's weights are made while the batch before it is computed. */
 
 struct dti_host_weights {
     dti_device *device;

@@ -1,13 +1,13 @@
 /* Steps that are started before the one before has ended. It owns the ring of step slots: each has
  * inputs, outputs and recorded launches of its own. The device runs steps in order, so each sees
- * what the one before it wrote. A step after an aborted one writes nothing: the store stays as the
- * aborted one found it, and that one can be run again to find the op at fault. */
+ * what the one before it wrote. A step after an aborted one writes nothing. So the store stays as
+ * before the aborted step, which can be run again to find the op at fault. */
 
 static uint32_t dti_step_slot_index(const dt_program *p) {
     return (uint32_t)(p->now - p->step_slots);
 }
 
-/* ---- inputs: what was written stays for later steps, in whichever slot these are */
+/* ---- inputs: written values stay for later steps, in every slot */
 
 static void dti_step_slot_written(dt_program *p, uint32_t binding) {
     p->written[binding] = true;
@@ -15,7 +15,7 @@ static void dti_step_slot_written(dt_program *p, uint32_t binding) {
     p->stale[binding] = all & ~(UINT64_C(1) << dti_step_slot_index(p));
 }
 
-/* A step slot that has what was written to a binding last. */
+/* A step slot that has the newest values of a binding. */
 static const dti_step_slot *dti_step_slot_fresh(const dt_program *p, uint32_t binding) {
     uint32_t i = 0;
     while (p->stale[binding] >> i & 1u)
@@ -96,9 +96,9 @@ static uint64_t dti_inflight_commits(dt_program *p) {
     return count;
 }
 
-/* A step that leaves gradients to be read is by itself, as is one after which the state is kept
- * (host_copy.c). So is one of which it is not known whether its update can overflow: that is known
- * once those before it have ended. */
+/* A step runs without another in flight if it leaves gradients to be read, or if the state is kept
+ * after it (host_copy.c). Also if it is not known whether its update can overflow; that is known
+ * once the steps before it have ended. */
 static bool dti_inflight_alone(dt_program *p, const dt_step_desc *step) {
     const uint64_t commits = dti_inflight_commits(p);
     if (!p->code->has_optim)

@@ -1,5 +1,5 @@
-/* The micro-batch slots of a stage's program. Several micro-batches are alive in a stage at once,
- * and what one has between its forward and backward part must stay: each slot has transients,
+/* The micro-batch slots of a stage's program. Several micro-batches are alive in a stage at once.
+ * The values of each must stay between its forward and backward part. So each slot has transients,
  * inputs, outputs and launches of its own. Parameters, gradients and state exist once. Actions come
  * one at a time: between two of them no step of the store runs. Gradients are added in the order of
  * backward parts; the schedule (parallel/pipeline/pipe_schedule.c) decides that order. */

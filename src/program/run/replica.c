@@ -1,6 +1,7 @@
-/* What a replica calls on a program that computes its share of a step (lower/batch_slices.h):
- * segments one by one, so that gradients are exchanged while later ones run; losses and statistics
- * of each piece; the commit. It knows no other replica. */
+/* The functions that a replica calls on a program that computes its share of a step
+ * (lower/batch_slices.h). Segments run one by one, so that gradients are exchanged while later ones
+ * run. Also losses and statistics of each piece, and the commit. It must not know other
+ * replicas. */
 
 static uint32_t dti_program_leaving(const dt_program *p) {
     return p->code->leaving_segments ? p->code->leaving_segments : p->code->commit_segment;

@@ -107,8 +107,9 @@ static uint64_t dti_micro_params(const dt_program *p) {
     return dti_hash64(trained, p->code->update, count * sizeof *p->code->update);
 }
 
-/* Micro-batches add up in the store's one gradient arena: what another program wrote there, a step
- * that stopped half-way or parameters that the first of them did not have would be in the sum. */
+/* Micro-batches add up in the store's one gradient arena. So the sum would contain values of
+ * another program, of an interrupted step, or of parameters that the first micro-batch did not
+ * train. */
 static dt_result dti_micro_check(dt_program *p, const dt_step_desc *step) {
     const dt_store *s = p->store;
     const dti_step_slot *newest =
@@ -131,7 +132,7 @@ static dt_result dti_micro_check(dt_program *p, const dt_step_desc *step) {
     return DT_OK;
 }
 
-/* From begin until the step is over there is no sum to go on from. */
+/* Once a step has begun, no sum can be continued until the step has ended. */
 static void dti_micro_begin(dt_program *p, const dt_step_desc *step) {
     p->now->micro = step->micro_batch;
     p->now->micros = DTI_MAX(step->micro_batches, 1u);
@@ -274,8 +275,8 @@ static dt_result dti_step_weigh(dt_program *p, double *weights) {
     return DT_OK;
 }
 
-/* Whether the step depends on which targets count, before it begins: a weight of the global batch
- * is 0, or it is left out where none does. */
+/* Whether the number of targets that count must be known before the step begins. A weight of the
+ * global batch is 0 (not given), or the step is skipped if no target counts. */
 static bool dti_step_weighs(const dt_program *p, const dt_step_desc *step) {
     bool weighs = p->code->desc.skip_empty && !step->loss_weights;
     for (uint32_t i = 0; step->loss_weights && i < p->code->loss_count; i++)
@@ -480,7 +481,7 @@ static bool dti_step_faulty(const dt_program *p, const uint32_t *status) {
     return false;
 }
 
-/* An input that is not finite is told before any op. */
+/* An input that is not finite is reported before any op. */
 static const dti_binding *dti_fault_input(const dt_program *p, uint32_t segments) {
     const char *host = p->store->device->backend->memory_host(p->now->memories[DTI_ARENA_IN]);
     for (uint32_t i = 0; i < p->code->binding_count; i++) {
@@ -495,7 +496,7 @@ static const dti_binding *dti_fault_input(const dt_program *p, uint32_t segments
     return NULL;
 }
 
-/* Whether what was computed for the buffer is finite; where it cannot be read, it is. */
+/* Whether the buffer's new value is finite; true if it cannot be read. */
 static bool dti_fault_is_finite(const dt_program *p, uint32_t param) {
     const dti_param *of = &p->store->layout.params[param];
     const uint64_t bytes = dti_bytes(DT_F32, of->elements);
@@ -548,7 +549,7 @@ static const char *dti_fault_kept(const dt_program *p) {
     return p->code->has_optim ? "the store is unchanged" : "nothing is written to the store";
 }
 
-/* What is told without running anything again. */
+/* Faults that are found without another run. */
 static bool dti_fault_is_known(dt_program *p, dt_report *r, uint32_t segments) {
     r->skipped = true;
     if (dti_update_fault(p, r, dti_fault_kept(p)))

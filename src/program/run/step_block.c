@@ -73,8 +73,8 @@ static void dti_step_groups(dt_program *p, const dt_step_desc *step, uint32_t *w
     }
 }
 
-/* Whether words of rows hold, that its launches go by. Behind one that is under way they do, or
- * nothing of it will count. */
+/* Whether words of rows are valid for its launches. After a step under way they are, or nothing of
+ * that step will count. */
 static bool dti_step_knows_rows(const dt_program *p) {
     bool known = p->now->made;
     for (uint32_t i = 0; i < p->store->layout.param_count && !dti_inflight_count(p); i++)

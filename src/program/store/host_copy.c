@@ -1,7 +1,7 @@
-/* The state of a store on the host: parameters, moments and counts after a committed step, so that
- * training continues on this or another device after a loss. It owns two copies: the older one is
- * overwritten, because a device may be lost while it is read. Without a copy a lost store stays
- * lost. */
+/* The state of a store on the host: parameters, moments and counts after a committed step. After a
+ * loss training continues from it, on this or another device. There are two copies, and the older
+ * one is overwritten, because a device may be lost while it is read. Without a copy a lost store
+ * stays lost. */
 
 typedef struct dti_host_copy_copy {
     char *bytes; /* the parameter arena, then the state arena */
@@ -160,7 +160,7 @@ static dt_result dti_revival_build(dt_store *s) {
     return result;
 }
 
-/* As after its creation: nothing has run, and the host has written constants alone. */
+/* As after its creation: nothing has run, and the host has written only constants. */
 static void dti_revival_reset(dt_program *p) {
     const dti_code *code = p->code;
     p->now = p->shown = p->step_slots;

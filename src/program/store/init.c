@@ -99,7 +99,7 @@ static void dti_fill_identity(void *arg, int64_t begin, int64_t end, int worker)
     }
 }
 
-typedef struct dti_basis { /* `count` vectors of `size`, one behind the other */
+typedef struct dti_basis { /* `count` vectors of `size`, one after the other */
     double *q;
     int64_t size, count, done;
 } dti_basis;
@@ -114,7 +114,7 @@ static double dti_basis_dot(const double *x, const double *y, int64_t n) {
     return sum[0] + sum[1] + (sum[2] + sum[3]);
 }
 
-/* Takes the last finished vector out of those behind it. */
+/* Makes later vectors orthogonal to the last finished one. */
 static void dti_basis_subtract(void *arg, int64_t begin, int64_t end, int worker) {
     const dti_basis *b = arg;
     const double *x = b->q + (b->done - 1) * b->size;
@@ -141,7 +141,7 @@ static void dti_basis_finish(dti_pool *pool, dti_basis *b) {
     }
 }
 
-/* Rows, or columns where there are fewer, of length `gain` that stand on each other: of normals. */
+/* Orthogonal rows of length `gain`, or columns if there are fewer, made of normals. */
 static dt_result dti_fill_orthogonal(dti_base *base, const dti_fill *f) {
     const int64_t rows = f->param->shape.dim[0];
     const int64_t all = dti_shape_elements(f->param->shape), cols = rows ? all / rows : 0;
@@ -171,8 +171,8 @@ static int dti_drawn_order(const void *a, const void *b) {
     return x->row < y->row ? -1 : 1;
 }
 
-/* How many of `rows` a share is, rounded up. A share with up to 7 decimals is meant as it is
- * written: 0.3f is 0.30000001, of which 10 rows would be 4. */
+/* The number of rows in a share, rounded up. A share with up to 7 decimals counts as its decimal
+ * number: 0.3f is 0.30000001, so 10 rows would give 4. */
 static int64_t dti_fill_share(float share, int64_t rows) {
     const double written = floor((double)share * 1e7 + 0.5) / 1e7;
     return (int64_t)ceil(((float)written == share ? written : (double)share) * (double)rows);

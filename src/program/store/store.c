@@ -215,7 +215,7 @@ static dti_array_cut dti_state_cut(const dt_store *s, uint32_t moment, uint64_t 
                            from - at, end - from, dti_state_moment_offset(l, moment) + from};
 }
 
-/* Where only the arenas of units have values: its own part, and all of what is not trained. */
+/* Where only the arenas of units have values: its own part, and all untrained values. */
 static dti_array_cut dti_units_cut_of(const dt_store *s, uint64_t at, uint64_t n) {
     const dti_layout *l = &s->layout;
     const dti_param *p = &l->params[dti_unit_param(l, at)];
@@ -513,7 +513,7 @@ DTI_PUBLIC(dt_store_hash, (dt_store * s, uint64_t *hash), s, DTI_OF(dt_store), (
     return DT_OK;
 }
 
-/* Counts, then the moments in their order, whoever has them. */
+/* Counts, then the moments in their order, wherever they are. */
 static dt_result dti_store_hash_state(dt_store *s, uint64_t *hash) {
     const uint64_t t = DTI_WORD_BYTES * dti_state_t_offset(&s->layout); /* scratch before it */
     float piece[256];

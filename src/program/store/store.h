@@ -4,10 +4,11 @@
 /* What a store knows of a parameter's values and its optimizer's state. */
 typedef struct dti_kept {
     uint8_t optim;     /* dt_optim_kind that keeps state for it; 0 = none yet */
-    uint8_t bounded;   /* so many are within `largest`: 0, its values, and so many moments */
+    uint8_t bounded;   /* what is within `largest`: 0 = its values; also the given number of
+                        * moments */
     uint8_t moments;   /* the most that an optimizer here keeps of it, without the average */
     bool rows;         /* the state's words say which rows of its gradient are 0; lower/sparse.c */
-    uint64_t averaged; /* 1 + the steps behind which its average came to be; 0: there is none yet */
+    uint64_t averaged; /* 1 + the step after which its average began; 0: no average yet */
     uint64_t from;     /* the number of the step that it counts from */
 } dti_kept;
 
@@ -23,13 +24,13 @@ struct dt_store {
     uint64_t transient_bytes;
     uint32_t slots;       /* gradients: copies of the arena, see batch_slices.h; 0 = 1 */
     bool allow_nonfinite; /* in files */
-    bool exchange;        /* and the host reads and writes them during a step */
-    bool trainer;         /* one of a trainer's, which alone trains and ends it; */
-    bool ranks;           /* whose other processes have replicas too; */
-    bool written;         /* and the application wrote to it: what the host kept is old */
+    bool exchange;        /* the host reads and writes parameters and gradients during a step */
+    bool trainer;         /* it is a trainer's: only the trainer trains and ends it */
+    bool ranks;           /* other processes of its trainer have replicas too */
+    bool written;         /* the application wrote to the trainer's store: the host's copy is old */
     uint64_t writes;      /* from outside of steps; dti_host_copy_stale counts them */
     dt_store *replica;    /* the trainer's next one here, which gets the same values */
-    uint32_t moments;     /* arrays in the state arena: moments, and the average behind them */
+    uint32_t moments;     /* arrays in the state arena: moments, followed by the average */
     uint64_t cache_bytes;
     dti_memory *memories[DTI_ARENAS]; /* TRANSIENT to CACHE; NULL until a program needs it */
     /* Of programs with units (lower/units.c), in place of PARAM and GRADIENT: parameters and
@@ -38,8 +39,8 @@ struct dt_store {
     uint64_t unit_elements[2];
     /* What is trained lies elsewhere, with units or in other stores: PARAM is old, or NULL. */
     bool apart;
-    /* Where the host makes the update (offload.c): the processor, which has STATE, and parameters
-     * and gradients of the own part and of what is not trained. NULL: the device does. */
+    /* The processor, if the host makes the update (offload.c). It has STATE, and parameters and
+     * gradients of the own part and untrained values. NULL: the device does. */
     dti_device *host;
     dti_memory *own[2];
     dt_program *programs; /* alive, newest first */
@@ -53,11 +54,11 @@ struct dt_store {
     struct dti_host_copy *host_copy; /* host_copy.c's; NULL: none is kept */
     double
         largest[DTI_OPTIM_VALUES]; /* of the weights and moments of parameters that are bounded */
-    /* The sum in the gradient arena: of how many micro-batches, out of how many, and the hash of
-     * the parameters in it. summed = 0: none that may go on. */
+    /* The sum in the gradient arena: the number of micro-batches in it, out of how many, and the
+     * hash of its parameters. summed = 0: no sum to continue. */
     uint32_t summed, micros;
     uint64_t summed_params;
-    bool empty; /* and none of them has had a target that counts */
+    bool empty; /* none of the summed micro-batches has had a target that counts */
 };
 
 /* ---- init.c: initial values */
@@ -107,7 +108,7 @@ static dt_state_dtype dti_stored_type(const dt_store *s, uint32_t array, const d
 /* Before its programs are made: their updates will be the host's. */
 static dt_result dti_store_offload(dt_store *s, bool one_thread);
 static dt_result dti_offload_arenas(dt_store *s); /* own; MEMORY */
-/* Makes STATE anew, with the first `keep` bytes of the old one. */
+/* Makes STATE again, with the first `keep` bytes of the old one. */
 static dt_result dti_offload_state(dt_store *s, uint64_t bytes, uint64_t keep);
 static void dti_offload_free(dt_store *s);
 /* Whose an arena is: STATE may be the host's. */
@@ -134,7 +135,7 @@ static dt_result dti_store_idle(const dt_store *s); /* INVALID: a program has a 
 static dt_result dti_store_whole(const dt_store *s);
 /* Ends it, also when it is a trainer's. */
 static void dti_store_free(dt_store *s);
-/* INVALID: the store is a trainer's, which `what` ("... would ...") does not go with. */
+/* INVALID: the store belongs to a trainer, which excludes `what` ("... would ..."). */
 static dt_result dti_store_alone(const dt_store *s, const char *what);
 
 /* The kind of optimizer of the programs that train a parameter now; 0 = none. */
@@ -148,8 +149,8 @@ static dt_result dti_store_forget(dt_store *s, const char zeros[DTI_STORE_PIECE]
 static dt_result dti_store_average(dt_store *s);
 /* The parameter's average is one, of the step of that number, unless it was before. */
 static void dti_store_averaged(dt_store *s, uint32_t param, uint64_t step);
-/* Where a parameter's value lies. in_array: the elements of an array (dti_store_array_read), as the
- * store may have a part of it, or have it in fewer bits: then memory and offset mean nothing. */
+/* Where a parameter's value lies. in_array: the elements of an array (dti_store_array_read),
+ * because the store may have a part of it, or fewer bits. Then memory and offset mean nothing. */
 typedef struct dti_store_place {
     dti_memory *memory;
     uint64_t offset;
@@ -159,10 +160,10 @@ typedef struct dti_store_place {
 } dti_store_place;
 static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, size_t bytes,
                                   dti_store_place *place);
-/* Elements [at, at + n) of an array of the arenas, read or written: 0 the values, and 1 + the
- * number of a moment or average. Where replicas share moments, a read finds those of all replicas
- * here, and a write leaves out what the store has not; so it is with values of one parameter in a
- * store without PARAM. As floats, whatever they are stored as. UNSUPPORTED: another process has
+/* Reads or writes elements [at, at + n) of an array of the arenas: 0 the values, and 1 + the number
+ * of a moment or average. Where replicas shard moments, a read includes those of all replicas here.
+ * A write skips elements that the store does not have. The same holds for values of one parameter
+ * in a store without PARAM. As floats, whatever their stored type. UNSUPPORTED: another process has
  * some. */
 static dt_result dti_store_array_read(dt_store *s, uint32_t array, uint64_t at, uint64_t n,
                                       void *data);
@@ -174,7 +175,8 @@ static dt_result dti_store_counts(const dt_store *s, uint64_t param, uint64_t n,
                                   bool write);
 /* The gradients' arena was written to past a step, or by half of one. */
 static void dti_store_rows_lost(dt_store *s);
-/* finite.c: how large the values are is not known; whoever writes them past a step says so. */
+/* finite.c: the size of the values is not known. Called by all code that writes values outside a
+ * step. */
 static void dti_store_unbound(dt_store *s);
 
 /* ---- host_copy.c: the state on the host */
@@ -187,7 +189,7 @@ static dt_result dti_host_copy_before(dt_store *s);
 static dt_result dti_host_copy_after(dt_store *s);
 static bool dti_host_copy_due(const dt_store *s, uint64_t steps); /* after that number of steps */
 
-/* Of the state arena; 0: there is none. */
+/* Of the state arena; 0: no arena. */
 static inline uint64_t dti_store_state_bytes(const dt_store *s) {
     return s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, s->moments) : 0;
 }

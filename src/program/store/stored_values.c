@@ -76,7 +76,7 @@ typedef struct dti_stored_run {
     bool write;
 } dti_stored_run;
 
-/* Who has the block of an element: to read also a further replica. */
+/* The store that has the block of an element: a further replica's may be read too. */
 static const dt_store *dti_stored_owner(const dti_stored_run *r, uint64_t element) {
     const dt_store *s = r->s;
     while (s && r->array && (element < s->layout.own_begin || element >= s->layout.own_end))

@@ -63,7 +63,7 @@ static void dti_vk_describe_driver(dti_vk_instance *in, int index,
         subgroup.pNext = &driver;
     dti_vk_properties(in, in->physical[index], &subgroup);
     info->subgroup_size = subgroup.subgroupSize;
-    /* The precisions only tell the compiler that the text fits: it is cut in any case. */
+    /* The precisions only show the compiler that the text fits: it is cut in any case. */
     if (driver.driverName[0])
         snprintf(info->driver, sizeof info->driver, "%.90s %.90s", driver.driverName,
                  driver.driverInfo);
@@ -113,7 +113,7 @@ static void dti_vk_describe_features(dti_vk_instance *in, int index, uint32_t ve
     info->has_float_controls = (!host || host->float_controls) && dti_vk_preserves(in, physical);
 }
 
-/* Free bytes of a heap where the driver tells, else 0. */
+/* Free bytes of a heap if the driver reports them, else 0. */
 static uint64_t dti_vk_budget(dti_vk_instance *in, int index, uint32_t heap) {
     if (!in->infos[index].has_memory_budget)
         return 0;
@@ -310,9 +310,8 @@ static dt_result dti_vk_device_make(dti_vk_device *device) {
     return DT_OK;
 }
 
-/* Whether host and device can share IN, OUT and EXCHANGE: memory that is near to the device and
- * cached for the host. Not on a discrete GPU: reads over the bus are slow, and its shared part is
- * small. */
+/* Whether host and device can share IN, OUT and EXCHANGE: memory near the device that the host
+ * caches. Not on a discrete GPU: reads over the bus are slow, and its shared memory is small. */
 static bool dti_vk_is_unified(const dti_vk_device *device) {
     uint32_t want =
         DTI_VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT | DTI_VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |
@@ -325,8 +324,9 @@ static bool dti_vk_is_unified(const dti_vk_device *device) {
     return false;
 }
 
-/* Whether the host writes inputs straight into the device's memory, which then copies nothing:
- * where it can reach a large part of it. It mostly writes there; what it reads, OUT, is cached. */
+/* Whether the host writes inputs directly into the device's memory, so that nothing is copied: if
+ * it can reach a large part of that memory. The host mostly writes there; OUT, which it reads, is
+ * cached. */
 static bool dti_vk_is_direct(const dti_vk_device *device) {
     const uint32_t want = DTI_VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT | DTI_VK_HOST_MEMORY;
     const dti_vk_options *options = &device->instance->options;
@@ -483,7 +483,7 @@ static dt_result dti_vk_open(dti_vk_instance *in, int index, dti_device **out) {
         return dti_fail(in->base, DT_ERROR_UNSUPPORTED, "vulkan:%d, %s: %s", index, info->name,
                         info->driver);
     dti_vk_device *device = in->open[index];
-    if (device && device->lost && !device->host) { /* whoever has it keeps it until he closes it */
+    if (device && device->lost && !device->host) { /* its users keep it until they close it */
         in->open[index] = NULL;
         device = NULL;
     }

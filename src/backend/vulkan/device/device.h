@@ -6,8 +6,8 @@
 #define DTI_VK_DEVICES_MAX 16
 #define DTI_VK_STAGING_BYTES (4u << 20) /* of blocking copies: large enough to hide the submit */
 #define DTI_VK_POLL_NS 50000            /* before sleeping: to be woken takes as long */
-/* The most that one submission keeps a device busy, by the estimate: drivers take a device for hung
- * after 2 s, and an estimate may be wrong by a factor. */
+/* The longest time that one submission keeps a device busy, by estimate. Drivers regard a device as
+ * hung after 2 s, and an estimate may be wrong by a factor. */
 #define DTI_VK_SUBMISSION_MS 500.0
 #define DTI_VK_PART_LEAST_MS 0.05 /* what a submission is worth at least */
 #define DTI_VK_PART_MS 0.5        /* a launch above it can be cut for a frame's budget (parts.c) */
@@ -56,7 +56,7 @@ typedef struct dti_vk_memory {
     uint64_t bytes;
     dti_vk_buffer buffer;  /* the device's side; the host's too when it is mapped */
     dti_vk_buffer staging; /* the host's side otherwise, but of DEVICE; handle 0 = none */
-    uint64_t at;           /* offset in the buffer: of the application's alone */
+    uint64_t at;           /* offset in the buffer: only for the application's */
     bool external;         /* by the application, which destroys it */
     dti_memory_kind kind;
 } dti_vk_memory;
@@ -92,7 +92,7 @@ typedef enum dti_vk_verdict {
  * and takes all memory (Chromium 156). */
 #define DTI_VK_SWIFTSHADER 0x1ae0
 
-/* Who made a pipeline cache: a blob of anyone else is useless, and trusted by some drivers. */
+/* The maker of a pipeline cache. A blob of another maker is useless, and some drivers trust it. */
 typedef struct dti_vk_identity {
     uint32_t vendor_id, device_id, driver_version;
     uint8_t uuid[16];
@@ -121,8 +121,8 @@ struct dti_vk_device {
     bool unified;  /* IN, OUT and EXCHANGE are one mapped buffer */
     bool direct;   /* IN is: the host writes it where the device reads it */
     bool lost;
-    bool feedback;       /* the driver tells whether a pipeline was in its cache */
-    bool statistics;     /* and what it made of a pipeline (spills.c) */
+    bool feedback;       /* the driver reports whether a pipeline was in its cache */
+    bool statistics;     /* the driver reports statistics of a pipeline (spills.c) */
     double flops_per_ms; /* that it makes at least, of kernels that fill it badly */
     double bytes_per_ms; /* that it reads and writes at least, of those that compute little */
     uint64_t stamp_mask; /* the bits of the queue's clock; 0: it has none */
@@ -145,10 +145,10 @@ struct dti_vk_device {
     dti_vk_made made;
 
     uint8_t verdicts[DTI_K_COUNT][DTI_VK_VARIANTS_MAX]; /* dti_vk_verdict */
-    /* Who makes the launches that a variant is meant for, and 1; 0: that was not asked yet. */
+    /* 1 + the variant that makes the launches for which a variant is meant; 0: not known yet. */
     uint8_t chosen[DTI_K_COUNT][DTI_VK_VARIANTS_MAX];
-    /* Of which variants, as bits, the driver was asked for spills; the most sums of an invocation
-     * after such a report, 0: there was none. */
+    /* Variants, as bits, whose spills the driver was asked for. The most sums of an invocation
+     * after such a report; 0: no report. */
     uint16_t asked[DTI_K_COUNT];
     uint32_t sums;
     dti_vk_forcing forcing;
@@ -164,7 +164,7 @@ static dt_result dti_vk_load_device(dti_vk_device *device);
 static void dti_vk_describe(dti_vk_instance *instance, int index);
 static void dti_vk_device_destroy(dti_vk_device *device);
 static void dti_vk_close(dti_device *device);
-/* Free bytes of a memory heap where the driver tells, else 0. */
+/* Free bytes of a memory heap if the driver reports them, else 0. */
 static uint64_t dti_vk_budget(dti_vk_instance *instance, int index, uint32_t heap);
 /* DT_OK for VK_SUCCESS; else records "what: reason" and, on a lost device, remembers it. */
 static dt_result dti_vk_check(dti_vk_device *device, dti_VkResult result, const char *what);
@@ -224,18 +224,18 @@ static uint32_t dti_vk_local_of(const dti_vk_device *device, uint32_t kernel, ui
 static dt_result dti_vk_pipeline_want(dti_vk_device *device, uint32_t kernel, uint32_t variant,
                                       uint32_t local, uint32_t types, const uint32_t spec[4],
                                       uint32_t *index);
-/* Makes all that are wanted, on the threads of the context's pool. `result` is what wanting them
- * gave: after an error none is made. After any error what was not made is forgotten, and no index
- * is valid. */
+/* Makes all wanted pipelines, on the threads of the context's pool. `result` is the result of
+ * wanting them: after an error none is made. After any error pipelines that were not made are
+ * forgotten, and no index is valid. */
 static dt_result dti_vk_pipelines_make(dti_vk_device *device, dt_result result);
-/* Logs what was made for a program. */
+/* Logs the pipelines that were made for a program. */
 static void dti_vk_say_made(dti_vk_device *device);
 static dti_grid_device dti_vk_grid_device(const dti_vk_device *device);
 
 /* ---- tune.c */
 static dt_result dti_vk_time_run(dti_exec *exec, uint32_t variant, uint32_t segment, double *ms);
-/* Who was timed by a launch that the variant is meant for, the fastest first, and milliseconds of
- * one; count 0: there is no such launch. */
+/* The variants that were timed by a launch for which the variant is meant, the fastest first, and
+ * milliseconds of each. count 0: there is no such launch. */
 #define DTI_VK_TUNE_NEVER 1e30 /* the driver cannot compile it */
 typedef struct dti_vk_race {
     uint32_t count, variant[DTI_VK_VARIANTS_MAX];
@@ -245,8 +245,8 @@ static dt_result dti_vk_tune(dti_vk_device *device, uint32_t kernel, uint32_t va
                              dti_vk_race *race);
 
 /* ---- qualify.c */
-/* How a variant compares with the portable one: of what is not `same`, the trial, the word of the
- * memory and its bits. */
+/* How a variant compares with the portable one. If they differ: the trial, the word of the memory
+ * and its bits. */
 typedef struct dti_vk_finding {
     bool same;
     dti_trial_data data;
@@ -263,8 +263,8 @@ static void dti_vk_strike(dti_vk_device *device, const dti_vk_shader *shader,
                           const dti_vk_finding *finding);
 /* Whether it may be run here at all; whether that would be fast is another question. */
 static bool dti_vk_fits(const dti_vk_device *device, uint32_t kernel, uint32_t variant);
-/* Who makes the launches that this variant is meant for: the fastest one that is right. Asks the
- * device where that was not done yet. */
+/* The variant that makes the launches for which this variant is meant: the fastest correct one.
+ * Tests and times on the device if that was not done yet. */
 static uint32_t dti_vk_allowed(dti_vk_device *device, uint32_t kernel, uint32_t variant);
 /* The device's verdicts, for a later run: to out (NULL: measures); returns the bytes. */
 static size_t dti_vk_verdicts_write(const dti_vk_device *device, void *out);
@@ -301,10 +301,10 @@ static void dti_vk_copy_fetch(dti_vk_device *device, dti_VkCommandBuffer command
                               const dti_vk_buffer *from, const dti_vk_buffer *to,
                               const dti_fetch *fetch);
 
-/* ---- hazard.c: barriers, derived. What was accessed since the last barrier is remembered; a
- * launch that meets it (read after write, write after read, write after write, on bytes that
- * overlap) needs a barrier first, which clears the memory. Transient values share bytes over time,
- * so ranges are compared, never value numbers. */
+/* ---- hazard.c: barriers, derived. It records the accesses since the last barrier. A launch that
+ * conflicts with one (read after write, write after read, write after write, on bytes that overlap)
+ * needs a barrier first. A barrier clears the record. Transient values share bytes over time, so
+ * ranges are compared, never value numbers. */
 typedef struct dti_vk_access {
     uint32_t memory;
     bool write;
@@ -313,7 +313,7 @@ typedef struct dti_vk_access {
     uint64_t period, from, to;
 } dti_vk_access;
 
-/* A full record also asks for a barrier: one in 64 launches or more costs nothing, and recording
+/* A full record also asks for a barrier. One in 64 launches or more costs nothing, and so recording
  * needs no memory. */
 #define DTI_VK_ACCESSES_MAX 256
 typedef struct dti_vk_hazard {

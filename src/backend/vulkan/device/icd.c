@@ -1,15 +1,14 @@
 /* A driver without the loader. Drivers leave manifests, which name their libraries; a library that
  * is asked as the loader would ask (interface version 2 or newer) gives the same functions. One
  * driver is opened, the first that has a device: one that computes before one that is software. So
- * there are no layers, and no second vendor's devices: that is the loader's business, which is used
- * where there is one. What manifests say is not trusted further than that a library of that name is
- * opened, which is what they are for: whoever may write them may run code in every program that
- * uses Vulkan. */
+ * there are no layers, and no devices of a second vendor. The loader has both, and is used where it
+ * exists. Of a manifest only the library's name is used. That is not a new risk: a user who may
+ * write manifests can run code in every program that uses Vulkan. */
 
 enum {
     DTI_VK_MANIFEST_PATH = 512,
     DTI_VK_MANIFESTS_MAX = 32,
-    DTI_VK_MANIFEST_BYTES = 1 << 16, /* one that is larger is none */
+    DTI_VK_MANIFEST_BYTES = 1 << 16, /* larger files are not manifests */
     DTI_VK_ICD_VERSION = 5           /* what we speak; drivers answer with what both do */
 };
 
@@ -54,7 +53,7 @@ static bool dti_vk_manifest_library(const char *manifest, const char *text, size
     return true;
 }
 
-/* Nothing is said of what cannot be read. */
+/* Nothing is logged if it cannot be read. */
 static bool dti_vk_manifest_read(dti_vk_instance *in, const char *manifest,
                                  char library[2 * DTI_VK_MANIFEST_PATH]) {
     int stream;
@@ -76,9 +75,8 @@ static bool dti_vk_manifest_read(dti_vk_instance *in, const char *manifest,
 /* ---- Which there are */
 
 #if DTI_FOLDERS && !defined _WIN32 && !defined __APPLE__
-/* Where the loader looks, in its order: in vulkan/icd.d below the folders that a variable lists, or
- * those that stand for it where it is not set (XDG Base Directory Specification 0.8); below: in
- * HOME. */
+/* Where the loader searches, in its order: in vulkan/icd.d below the folders of a variable. If that
+ * is not set, below its default folders (XDG Base Directory Specification 0.8). below: in HOME. */
 typedef struct dti_vk_manifest_folder {
     const char *variable, *usual;
     bool below;
@@ -125,7 +123,7 @@ static const char *dti_vk_variable(const char *name) {
     return value && *value ? value : NULL;
 }
 
-/* A list of files with colons between them; false: there is none. */
+/* A list of files with colons between them; false: the variable is not set. */
 static bool dti_vk_manifests_named(dti_vk_manifests *m, const char *variable) {
     const char *list = dti_vk_variable(variable);
     if (!list)
@@ -138,7 +136,7 @@ static bool dti_vk_manifests_named(dti_vk_manifests *m, const char *variable) {
     return true;
 }
 
-/* Below each folder of a list. A path that hangs on where the process runs is none. */
+/* Below each folder of a list. A relative path is ignored. */
 static void dti_vk_manifests_below(dti_vk_manifests *m, const char *list) {
     char folder[DTI_VK_MANIFEST_PATH];
     for (const char *at = list; at;) {
@@ -184,7 +182,7 @@ static void dti_vk_manifests_find(const dti_vk_instance *in, dti_vk_manifests *m
 
 /* ---- A driver's library */
 
-/* Asks a library as the loader would. False: it is no driver that can be used. */
+/* Asks a library as the loader would. False: not a usable driver. */
 static bool dti_vk_icd_ask(dti_vk_instance *in) {
     uint32_t version = DTI_VK_ICD_VERSION;
     dti_vk_icd_negotiate negotiate = NULL;

@@ -1,8 +1,8 @@
 /* The Vulkan loader and the instance. Opens the loader's library at run time, so a program that
  * carries dtrain starts on a machine without any Vulkan; reads the functions' addresses by name;
- * makes one VkInstance 1.1 per context. Refuses nothing but to go on without host memory: what is
- * missing is told to the log and leaves the instance without devices. The application's instance is
- * taken as it is, and refused where it lacks something. */
+ * makes one VkInstance 1.1 per context. Only a lack of host memory is an error. A missing part is
+ * logged, and leaves the instance without devices. The application's instance is used unchanged; if
+ * it lacks something, that is an error. */
 
 /* Where the loader may be; MoltenVK is a driver that is a loader of its own. dyld does not look
  * into Homebrew's folder. */
@@ -166,7 +166,8 @@ static bool dti_vk_want_validation(dti_vk_instance *in) {
     return found;
 }
 
-/* Makes the instance with what is there; `next` is chained to its creation. */
+/* Makes the instance with the layers and extensions that exist; `next` is chained to its
+ * creation. */
 static dti_VkResult dti_vk_create_instance(dti_vk_instance *in, bool validation, bool hazards,
                                            const void *next) {
     const char *extensions[3], *layer = DTI_VK_LAYER;
@@ -291,7 +292,7 @@ static bool dti_vk_enter_driver(dti_vk_instance *in, const char *manifest, bool 
     return found;
 }
 
-/* The first driver with a device that is no software, else the first with any. */
+/* The first driver with a device that is not software, else the first with any. */
 static void dti_vk_open_driver(dti_vk_instance *in, const char *path, const char *why) {
     dti_vk_manifests *m = dti_alloc(in->base, sizeof *m);
     bool found = false;
@@ -311,8 +312,8 @@ static void dti_vk_open_driver(dti_vk_instance *in, const char *path, const char
     dti_free(in->base, m);
 }
 
-/* NVIDIA's driver 580 cannot be loaded more than 30 times in a process: there is no room for its
- * static TLS. So drivers stay loaded when a context ends. */
+/* NVIDIA's driver 580 cannot be loaded more than 30 times in a process: its static TLS runs out. So
+ * drivers stay loaded when a context ends. */
 static void dti_vk_keep_drivers(dti_vk_instance *in) {
     char library[2 * DTI_VK_MANIFEST_PATH];
     dti_vk_manifests *m = dti_alloc(in->base, sizeof *m);
@@ -330,7 +331,7 @@ static void dti_vk_keep_drivers(dti_vk_instance *in) {
 static void dti_vk_look(dti_vk_instance *in) {
     char why[DTI_VK_MANIFEST_PATH];
     const char *path = "", *missing = dti_vk_find_library(in, &path);
-    /* The system's own text goes with the next library that is opened. */
+    /* The system's own text is lost when the next library is opened. */
     snprintf(why, sizeof why, "%s", missing ? missing : "");
     if (missing && in->options.loader && !in->options.manifests)
         dti_vk_no_loader(in, path, why, NULL);

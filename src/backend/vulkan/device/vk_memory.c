@@ -1,9 +1,9 @@
 /* Device memory: one VkBuffer with its own VkDeviceMemory per arena, so a handful in all. An arena
- * lies near the device. IN, OUT and EXCHANGE have a host side: the same bytes where memory is
- * unified, for IN also where the host can write the device's memory, else a mapped staging buffer
- * of the same size, cached where the driver has such memory, from and to which segments copy.
- * Everything is zero at first. Refuses what the driver could not give, naming the bytes needed and
- * those that are there. */
+ * lies near the device. IN, OUT and EXCHANGE have a host side. Where memory is unified it is the
+ * same bytes; for IN also where the host can write the device's memory. Else it is a mapped staging
+ * buffer of the same size, which segments copy from and to, cached if the driver has such memory.
+ * Everything is zero at first. If the driver has too little memory, the error names the needed and
+ * the free bytes. */
 
 #define DTI_VK_KNOWN_MEMORY                                                                        \
     (DTI_VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT | DTI_VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |           \
@@ -11,8 +11,9 @@
 #define DTI_VK_HOST_MEMORY                                                                         \
     (DTI_VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | DTI_VK_MEMORY_PROPERTY_HOST_COHERENT_BIT)
 
-/* The first memory type with all of `required` that has most of `preferred` and least of the rest:
- * special memory (protected, lazy, uncached by the device) is never taken. UINT32_MAX = none. */
+/* The first memory type with all flags of `required`, most of `preferred` and fewest others.
+ * Special memory (protected, lazy, uncached by the device) is never used. UINT32_MAX = not
+ * found. */
 static uint32_t dti_vk_memory_type(const dti_vk_device *device, uint32_t allowed, uint32_t required,
                                    uint32_t preferred) {
     uint32_t found = UINT32_MAX;
@@ -80,7 +81,7 @@ static dt_result dti_vk_buffer_bind(dti_vk_device *device, const char *what, uin
     if (!bound && required & DTI_VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT)
         bound =
             device->vk.MapMemory(device->handle, b->memory, 0, DTI_VK_WHOLE_SIZE, 0, &b->mapped);
-    /* Neither fails but for want of memory or of addresses to map it at. */
+    /* Both fail only if memory, or addresses to map it at, run out. */
     return bound ? dti_vk_no_memory(device, need.size, what, type) : DT_OK;
 }
 

@@ -1,5 +1,5 @@
-/* How a launch is laid out in workgroups, from its kernel's row and what is known of a device: no
- * driver is asked, so the plan of a program tells it too. */
+/* How a launch is laid out in workgroups, from its kernel's row and the device's known properties.
+ * It asks no driver, so the plan of a program shows it too. */
 
 /* Intel has 128 registers an invocation before Xe3, and tiles of 64 sums spill a hundred of them.
  * On Adreno 6xx they spill fifty (tools/check/vendors). Mali and VideoCore have 64 registers. */
@@ -55,10 +55,10 @@ static uint32_t dti_vk_types_of(const dti_launch *launch) {
     return types;
 }
 
-/* 128 is what every device has. An invocation that does the work of many has smaller workgroups,
- * which spread a small product over more of the device. Where a workgroup meets at barriers, a
- * software driver switches between its vectors at each of them: 8 invocations are one vector
- * (GRAD_NORM on lavapipe: 4.3 ms at 128, 0.45 ms at 8). */
+/* 128 is what every device has. If an invocation does the work of many, workgroups are smaller,
+ * which spreads a small product over more of the device. At each barrier a software driver switches
+ * between a workgroup's vectors; 8 invocations are one vector (GRAD_NORM on lavapipe: 4.3 ms at
+ * 128, 0.45 ms at 8). */
 static uint32_t dti_vk_grid_local(uint32_t kernel, uint32_t variant,
                                   const dti_grid_device *device) {
     const dti_kernel_info *info = dti_kernel_info_of(kernel);

@@ -1,16 +1,16 @@
-/* Compute pipelines: one descriptor set layout and one pipeline layout for all kernels, so a launch
- * differs from its neighbour in its pipeline, its set and its push constants only. A pipeline is
- * compiled when the first program that needs it is created, and kept while the device is open.
+/* Compute pipelines. All kernels have one descriptor set layout and one pipeline layout. So
+ * launches differ only in pipeline, set and push constants. A pipeline is compiled when the first
+ * program that needs it is created, and kept while the device is open.
  *
- * The pipeline cache travels as a blob of parts, one per device: a header of our own (a driver may
- * trust what it is given), then the driver's bytes. A part of another device or driver is passed
- * over; a damaged one is ignored with a warning. */
+ * The pipeline cache is a blob of parts, one per device. A part has a header of our own, because a
+ * driver may trust the blob, and then the driver's bytes. A part of another device or driver is
+ * skipped; a damaged one is ignored with a warning. */
 
 /* ---- The cache blob -------------------------------------------------------------------------- */
 
 #define DTI_VK_CACHE_MAGIC 0x6331656863617674ull /* also refuses the other byte order */
-/* The digit in the middle is the version of what verdicts say: another when a verdict, or what is
- * timed for it, gets another meaning. One of another version is passed over. */
+/* The digit in the middle is the version of verdicts. It changes when a verdict, or the timing for
+ * it, gets another meaning. Verdicts of another version are skipped. */
 #define DTI_VK_VERDICTS_MAGIC 0x6334746369646576ull
 #define DTI_VK_VERDICTS_VERSION 0x00ff000000000000ull
 
@@ -283,15 +283,16 @@ static void dti_vk_pipeline_compile(const dti_vk_device *device, dti_vk_pipeline
     p->cached = (told[0].flags & hit) == hit;
 }
 
-/* One after the other: a piece of a range would be several, and some take a hundred times as long
- * as others. */
+/* One after the other: a piece of a range would be several, and some take 100 times longer than
+ * others. */
 static void dti_vk_compile_next(void *arg, int64_t begin, int64_t end, int worker) {
     dti_vk_device *device = arg;
     for (size_t i; (i = atomic_fetch_add(&device->pipeline_next, 1)) < device->pipeline_count;)
         dti_vk_pipeline_compile(device, &device->pipelines[i]);
 }
 
-/* Keeps what was made. The first error is reported: the same by any number of threads. */
+/* Keeps the pipelines that were made. The first error is reported: the same with any number of
+ * threads. */
 static dt_result dti_vk_pipelines_take(dti_vk_device *device, dt_result result) {
     const size_t count = device->pipeline_count;
     size_t kept = device->pipeline_ready;
@@ -312,7 +313,7 @@ static dt_result dti_vk_pipelines_take(dti_vk_device *device, dt_result result) 
     return result;
 }
 
-/* A driver's compiler needs a stack that a host's job may not have, and messages of the validation
+/* A driver's compiler needs a stack that a host's job may not have. And messages of the validation
  * layer go to the log, which is called on the caller's thread. */
 static dti_pool *dti_vk_compilers(const dti_vk_device *device) {
     return device->instance->messenger ? NULL : dti_pool_own(device->head.base->pool);

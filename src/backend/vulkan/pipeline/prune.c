@@ -1,8 +1,8 @@
 /* Takes out of a module's functions what its selectors, which are constants by now, leave
- * unreachable. A driver does so too, after it has read and checked all of it: without this,
- * compiling takes a fifth longer on RADV (docs/speed.md). A branch that cannot be taken, and blocks
- * that nothing leads to, become OpNop, which are then left out. A module that is not understood
- * stays as it is. */
+ * unreachable. A driver does so too, but only after it has read and checked everything. Without
+ * this, compiling takes a fifth longer on RADV (docs/speed.md). A branch that cannot be taken, and
+ * blocks that nothing leads to, become OpNop, which are then left out. A module that is not
+ * understood stays as it is. */
 
 enum { /* of SPIR-V */
        DTI_SPIRV_PHI = 245,
@@ -210,8 +210,8 @@ static void dti_spirv_prune(dti_spirv_module *m, size_t start) {
     }
 }
 
-/* Returns the words that the module has then, which are no more; there is room for twice as many,
- * where what is known is written. */
+/* Returns the module's new number of words, which is not larger. There is room for twice that
+ * number, where known values are written. */
 static size_t dti_vk_shader_specialize(uint32_t *words, size_t count, const uint32_t *selectors,
                                        uint32_t selector_count) {
     dti_spirv_module m = {.words = words,

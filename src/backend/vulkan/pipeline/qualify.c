@@ -1,10 +1,9 @@
-/* Whether this driver computes a kernel's fast variants right: at the first use of one, its trials
- * (trial.h) are run by it and by the portable variant, and must leave the same memory to the
- * last bit, with whole numbers and with floats: a program's bits do not hang on the variant. One
- * that does not, or that the driver cannot compile, is struck: the portable one runs in its place.
- * Of the variants that could make a launch the fastest is asked first (tune.c): only what is to be
- * used has to be right. What was found is kept beside the pipeline cache, named by the modules'
- * bytes. */
+/* Whether this driver computes a kernel's fast variants right. At the first use of one, it and the
+ * portable variant run its trials (trial.h). Both must leave the same memory to the last bit, with
+ * whole numbers and with floats. So a program's bits do not depend on the variant. A variant that
+ * differs, or that the driver cannot compile, is not used: the portable one runs in its place. The
+ * fastest variant for a launch is tested first (tune.c), because only variants in use need to be
+ * correct. Results are kept with the pipeline cache, identified by the modules' bytes. */
 
 static dt_result dti_vk_run_trials(dti_vk_device *device, const dti_trials *trials,
                                    uint32_t variant, dti_trial_data data, uint32_t *memory) {
@@ -106,7 +105,7 @@ static dti_vk_verdict dti_vk_judge(dti_vk_device *device, uint32_t kernel, uint3
     return (dti_vk_verdict)*verdict;
 }
 
-/* Behind it stands which of them were found wrong; the first other one is used. */
+/* Then the text names those that were found wrong; the first other one is used. */
 static void dti_vk_say_race(dti_vk_device *device, uint32_t kernel, uint32_t variant,
                             const dti_vk_race *race) {
     char text[256] = "";

@@ -53,8 +53,8 @@ enum { /* of SPIR-V */
        DTI_SPIRV_EXTRACT = 81,
        DTI_SPIRV_EXECUTION_MODE_ID = 331,
        DTI_SPIRV_SPEC_ID = 1,                /* a decoration */
-       DTI_SPIRV_PRESERVE_CAPABILITY = 4466, /* SignedZeroInfNanPreserve: the capability, */
-       DTI_SPIRV_PRESERVE_MODE = 4461        /* and the mode, for floats of so many bits */
+       DTI_SPIRV_PRESERVE_CAPABILITY = 4466, /* SignedZeroInfNanPreserve: the capability */
+       DTI_SPIRV_PRESERVE_MODE = 4461        /* its mode, for floats of the given number of bits */
 };
 
 #define DTI_SPIRV_HEAD(words, opcode) ((uint32_t)(words) << 16 | (opcode))
@@ -66,7 +66,7 @@ static size_t dti_spirv_insert(uint32_t *words, size_t count, size_t at, const u
     return count + size;
 }
 
-/* The first instruction that is none of these. */
+/* The first other instruction. */
 static size_t dti_spirv_behind(const uint32_t *words, size_t count, const uint32_t *opcodes) {
     size_t at = DTI_VK_SPIRV_HEADER;
     while (at < count && words[at] >> 16) {
@@ -80,10 +80,10 @@ static size_t dti_spirv_behind(const uint32_t *words, size_t count, const uint32
     return DTI_MIN(at, count);
 }
 
-/* Asks that infinities, NaN and signed zeros of 32 bits be what they are, of all that a driver may
- * leave out. Denormals and the direction of rounding are left to it: to keep denormals costs time
- * on some, results do not need them, and all round to nearest. Returns the words that the module
- * has then; there is room for DTI_VK_PRESERVE_WORDS more. */
+/* Asks the driver to preserve infinities, NaN and signed zeros of 32 bits, of all properties that
+ * it may ignore. Denormals and the direction of rounding are left to it. Keeping denormals costs
+ * time on some devices, results do not need them, and all devices round to nearest. Returns the
+ * module's new number of words; there is room for DTI_VK_PRESERVE_WORDS more. */
 #define DTI_VK_PRESERVE_WORDS 13
 static size_t dti_vk_shader_preserve(uint32_t *words, size_t count) {
     static const uint32_t before_modes[] = {DTI_SPIRV_CAPABILITY,

@@ -1,8 +1,7 @@
-/* A module's selectors become constants, and what is computed of them too, before a driver gets
- * it. It could do so itself, but need not: SwiftShader folds nothing that is computed of a
- * selector, and its vectors run both sides of a branch that it cannot decide, so every kernel was
- * all that it could be. What is no selector, or not understood, stays; the driver is told the
- * values too. */
+/* A module's selectors become constants, and what is computed of them too, before a driver gets it.
+ * The driver need not do so. SwiftShader does not fold values computed from a selector. Its vectors
+ * run both sides of a branch that it cannot decide, so each kernel ran all of its variants. Other
+ * values stay, and the driver gets the selectors' values too. */
 
 /* What is known of an id. SELECTOR: its number is the value. COMPOSITE: the value is where its
  * instruction stands. */
@@ -24,7 +23,7 @@ typedef struct dti_spirv_id {
 
 typedef struct dti_spirv_module {
     uint32_t *words;
-    size_t made; /* of them, behind each other from the start on */
+    size_t made; /* of them, contiguous from the start on */
     dti_spirv_id *ids;
     uint32_t bound;
     const uint32_t *selectors;

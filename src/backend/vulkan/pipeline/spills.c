@@ -1,8 +1,8 @@
 /* Whether a device's registers suffice, as its driver reports. The first pipeline of each variant
  * that keeps many sums in an invocation is made with statistics (VK_KHR_pipeline_executable_
- * properties). Where one spills, the device has half as many sums from then on: dti_grid_device.
- * Before that grid.c guesses. Only those pipelines have statistics, as these may keep a driver from
- * its cache. Answers are kept with the verdicts (qualify.c). */
+ * properties). If one spills, the device uses half that number of sums from then on:
+ * dti_grid_device. Before that grid.c guesses. Only those pipelines have statistics, as these may
+ * keep a driver from its cache. Answers are kept with the verdicts (qualify.c). */
 
 #define DTI_VK_SUMS_MANY 32 /* every device has registers for half of them */
 /* More than an invocation has memory: NVIDIA has been seen to report 2^36. */
@@ -85,8 +85,8 @@ static void dti_vk_spills_mark(dti_vk_device *device, dti_vk_pipeline *p) {
     p->sums = sums;
 }
 
-/* A pipeline that was made with statistics. What a driver cannot answer is not asked again. Others
- * that spill were made with it, and are said once. */
+/* A pipeline that was made with statistics. A driver that cannot answer is not asked again. Others
+ * that spill were made with it, and are logged once. */
 static void dti_vk_spills_read(dti_vk_device *device, const dti_vk_pipeline *p) {
     const char *name = device->head.info.name;
     const uint32_t sums = p->sums / 2;

@@ -1,8 +1,8 @@
-/* Which variant of a kernel is the fastest here for the launches that a variant is meant for: that
- * one, its rivals, or the portable one. What memory that workgroups share is good for, and how many
- * registers an invocation may have, depends on how a device is built, which it does not tell. All
- * run a launch of the size at which the variant is taken (.sample of the kernel's row), in turns,
- * by the host's clock. No bit depends on who wins, if only what wins is right (qualify.c). */
+/* Finds the fastest variant here for the launches that a variant is meant for: that one, its
+ * rivals, or the portable one. How fast shared memory is, and how many registers an invocation may
+ * have, depends on the device's design. It does not report that. All run a launch of the size at
+ * which the variant is taken (.sample of the kernel's row), in turns, by the host's clock. No bit
+ * depends on the winner, because only correct variants may win (qualify.c). */
 
 #define DTI_VK_TUNE_LAUNCHES 16 /* timed as one: the host's part is small then */
 #define DTI_VK_TUNE_ROUNDS 4
@@ -20,7 +20,7 @@ typedef struct dti_vk_tuning {
     dti_place places[DTI_BINDINGS_MAX];
     dti_launch launches[1 + DTI_VK_TUNE_LAUNCHES];
     dti_exec *exec[DTI_VK_VARIANTS_MAX];
-    bool gone[DTI_VK_VARIANTS_MAX]; /* of what is in the race */
+    bool gone[DTI_VK_VARIANTS_MAX]; /* of variants in the race */
 } dti_vk_tuning;
 
 static dt_result dti_vk_time_run(dti_exec *exec, uint32_t variant, uint32_t segment, double *ms) {
@@ -109,7 +109,7 @@ static void dti_vk_tune_end(dti_vk_tuning *t) {
             dti_vk_memory_destroy(t->memories[i]);
 }
 
-/* Each once, if it is in the race still; by `segment` of so many launches. */
+/* Times each variant that is still in the race once; a segment is `launches` launches. */
 static dt_result dti_vk_tune_round(dti_vk_tuning *t, uint32_t segment, int launches, bool first) {
     dti_vk_race *race = t->race;
     dt_result result = DT_OK;
@@ -137,7 +137,7 @@ static double dti_vk_tune_extreme(const dti_vk_tuning *t, bool longest) {
     return found;
 }
 
-/* How many are left when what is far behind is gone. */
+/* Removes the variants that are far slower. Returns the number left. */
 static uint32_t dti_vk_tune_drop(dti_vk_tuning *t) {
     const double most = DTI_VK_TUNE_TIMES * dti_vk_tune_extreme(t, false);
     uint32_t left = 0;
@@ -148,8 +148,8 @@ static uint32_t dti_vk_tune_drop(dti_vk_tuning *t) {
     return left;
 }
 
-/* The first run of a pipeline is a driver's slowest, so it counts only where it is long, which ends
- * the matter. */
+/* A pipeline's first run is a driver's slowest. It counts only if it is long, which ends the
+ * race. */
 static dt_result dti_vk_tune_rounds(dti_vk_tuning *t) {
     dt_result result = dti_vk_tune_round(t, DTI_VK_TUNE_ONE, 1, true);
     const double longest = dti_vk_tune_extreme(t, true);
@@ -165,7 +165,7 @@ static dt_result dti_vk_tune_rounds(dti_vk_tuning *t) {
     return result;
 }
 
-/* The fastest first, of equal ones that which stood in front. */
+/* The fastest first; equal ones keep their order. */
 static void dti_vk_tune_sort(dti_vk_race *r) {
     for (uint32_t i = 1; i < r->count; i++)
         for (uint32_t k = i; k > 0 && r->ms[k] < r->ms[k - 1]; k--) {

@@ -1,8 +1,8 @@
-/* Decodes a module of shader_table.h; spirv_pack.py encodes it. Knows nothing of SPIR-V but
- * that an instruction is a word with its size and opcode, then operands. Each bit of what an
- * operand is has adaptive odds of its own, by opcode and place, and a range coder spends on it what
- * the odds leave open. Ids are numbered as they are defined, so most operands are a small distance
- * from the newest id. Whatever the bytes say, only `count` words are written. */
+/* Decodes a module of shader_table.h; spirv_pack.py encodes it. Of SPIR-V it knows only that an
+ * instruction is a word with size and opcode, followed by operands. Each bit of an operand has
+ * adaptive odds of its own, by opcode and place. A range coder uses these odds. Ids are numbered as
+ * they are defined, so most operands are a small distance from the newest id. Whatever the bytes
+ * say, only `count` words are written. */
 
 /* How likely a bit is 1: 32768 + one of 65536, learnt from the first bits faster. */
 typedef struct dti_vk_odds {
@@ -42,7 +42,7 @@ static uint32_t dti_vk_reader_bit(dti_vk_reader *p, uint32_t context, uint32_t n
     return bit;
 }
 
-/* How many bits n + 1 has behind its first, in ones, and then those. */
+/* Reads the number of bits of n + 1 after its first, in unary, and then those bits. */
 static uint32_t dti_vk_reader_number(dti_vk_reader *p, uint32_t context) {
     uint32_t bits = 0;
     uint64_t n = 1;
@@ -53,7 +53,7 @@ static uint32_t dti_vk_reader_number(dti_vk_reader *p, uint32_t context) {
     return (uint32_t)(n - 1);
 }
 
-/* A new id, a word as it is, or an id by its distance before or after the next new one. */
+/* An operand: a new id, a plain word, or an id by its distance from the next new one. */
 static uint32_t dti_vk_reader_operand(dti_vk_reader *p, uint32_t opcode, uint32_t place,
                                       uint32_t *next) {
     const uint32_t context = (opcode << 3 | (place > 7 ? 6 | (place & 1) : place)) << 3;

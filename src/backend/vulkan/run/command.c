@@ -113,8 +113,8 @@ static dt_result dti_vk_queue_submit(dti_vk_device *device, uint32_t count,
     return dti_vk_check(device, result, "submitting");
 }
 
-/* Submissions of a queue begin in order and a semaphore orders all of one side before all of the
- * other, so what is submitted beside these two needs no semaphore of its own. */
+/* Submissions of a queue begin in order, and a semaphore orders all submissions before it with all
+ * after it. So other submissions need no semaphore of their own. */
 static dt_result dti_vk_sync(dti_device *head, const dt_vulkan_semaphore *wait,
                              const dt_vulkan_semaphore *signal) {
     dti_vk_device *device = (dti_vk_device *)head;

@@ -1,12 +1,12 @@
-/* Divisions by numbers that a kernel is told when it is launched: GPUs have none, and compilers
- * make fifteen to twenty instructions of each. What is divided is below 2^31, so a product does
+/* Divisions by numbers that are known when a kernel is launched. GPUs cannot divide, and compilers
+ * emit fifteen to twenty instructions for each. Dividends are below 2^31, so a product is enough
  * (Granlund and Montgomery, 1994). With l = ceil(log2 d) and f = floor(2^(31 + l) / d) + 1, which
  * fits in 32 bits, f d is above 2^(31 + l) by e, and e is at most d, so at most 2^l. Then
  *
  *     i f / 2^(31 + l) = i / d + (i e / 2^(31 + l)) / d,
  *
- * where i e < 2^31 2^l: less than 1/d is added, and no whole number is reached. The kernel makes
- * (2 i f >> 32) >> l of it. */
+ * where i e < 2^31 2^l: less than 1/d is added, and no whole number is reached. The kernel makes (2
+ * i f >> 32) >> l of it. */
 
 static uint32_t dti_vk_divide_factor(uint32_t d) {
     uint32_t l = 0;
@@ -15,8 +15,8 @@ static uint32_t dti_vk_divide_factor(uint32_t d) {
     return (uint32_t)(((uint64_t)1 << (31 + l)) / d + 1);
 }
 
-/* The factors of a walk, to where its dims are not looked at: that of axis a of `used` lies at
- * a + used - 7 (lib/index.glsl). */
+/* The factors of a walk, written to unused dims: that of axis a of `used` lies at a + used - 7
+ * (lib/index.glsl). */
 static void dti_vk_divide_walk(uint32_t dim[DTI_AXES], uint32_t used) {
     for (uint32_t axis = DTI_AXES - 1; axis > DTI_AXES - used; axis--)
         dim[axis + used - DTI_AXES - 1] = dti_vk_divide_factor(dim[axis]);

@@ -175,8 +175,8 @@ static dt_result dti_vk_exec_reach(dti_exec *exec, uint32_t segment) {
     return result;
 }
 
-/* A segment's command buffer may not be submitted while it runs, and its inputs would be in use:
- * whoever starts it again has not waited. */
+/* A segment's command buffer may not be submitted while it runs, and its inputs would be in use. So
+ * starting it again without waiting is an error. */
 static dt_result dti_vk_check_idle(dti_vk_exec *e, uint32_t first, uint32_t count) {
     bool busy;
     dt_result result = dti_vk_exec_poll((dti_exec *)e, &busy);

@@ -1,7 +1,6 @@
-/* A step part by part. What is expected to take long is recorded when it is asked for, into the
- * command buffer of the fault search, which nobody needs meanwhile. A launch that takes longer by
- * itself is cut between workgroups. The device's clock tells what each has taken, where it has one,
- * and what is expected follows that. */
+/* A step part by part. A long part is recorded when it is requested, into the command buffer of the
+ * fault search, which is free then. A launch that takes longer by itself is cut between workgroups.
+ * Where the device has a clock, it measures each part, and estimates follow that. */
 
 typedef struct dti_vk_part {
     dti_vk_exec *exec;
@@ -74,8 +73,8 @@ static void dti_vk_part_stamp(const dti_vk_part *p, uint32_t number) {
                                     number);
 }
 
-/* Of the launch's workgroups, or of the rows that they are folded to, from `from` on: how many
- * there is time for. Something has to be. */
+/* Of the launch's workgroups, or of the rows into which they are folded, from `from` on: the number
+ * for which there is time, at least one. */
 static uint32_t dti_vk_part_fits(const dti_vk_part *p, const dti_vk_work *work, uint32_t from) {
     const uint32_t all = dti_vk_work_cuts(work), rest = all - from;
     const double fit = p->left / DTI_MAX(work->ms / (double)all, 1e-9);
@@ -86,7 +85,7 @@ static uint32_t dti_vk_part_fits(const dti_vk_part *p, const dti_vk_work *work, 
     return DTI_MAX((uint32_t)fit, 1u);
 }
 
-/* One launch from *from on, or some of it; *from is then behind that, or 0: behind the launch. */
+/* One launch from *from on, or some of it. *from is then after that, or 0: the launch has ended. */
 static void dti_vk_part_launch(dti_vk_part *p, uint32_t number, uint64_t *from) {
     dti_vk_exec *e = p->exec;
     const dti_vk_work *work = &e->work[number];
@@ -111,7 +110,8 @@ static void dti_vk_part_launch(dti_vk_part *p, uint32_t number, uint64_t *from) 
     *from = begin + count < all ? begin + count : 0;
 }
 
-/* A part begins behind whatever ran before, and a segment behind what it takes from the host. */
+/* A part begins after all earlier work, and a segment after the copies that it takes from the
+ * host. */
 static void dti_vk_part_segment(dti_vk_part *p, const dti_segment *segment, bool begins) {
     dti_vk_device *device = p->exec->device;
     dti_vk_barrier_all(device, p->command);

@@ -1,8 +1,7 @@
-/* Recording: upload and put, dispatches with the barriers that hazards ask for, download and fetch
- * of every segment, and of a whole step, with one upload and one download. A recording ends where
- * its work, by an estimate, would keep the device busy for so long that its driver takes it for
- * hung; the rest is another submission, and a launch that is longer by itself is several
- * dispatches. */
+/* Recording. For every segment it records upload and put, dispatches with the barriers that hazards
+ * require, and download and fetch. A whole step has one upload and one download. A recording ends
+ * before its estimated time is so long that the driver would regard the device as hung. The rest is
+ * another submission, and a launch that is longer by itself is several dispatches. */
 
 /* The workgroups' numbers begin with first_group. */
 static void dti_vk_bind(const dti_vk_exec *e, dti_VkCommandBuffer command, dti_VkPipeline pipeline,
@@ -67,8 +66,8 @@ static dti_vk_take dti_vk_reel_length(const dti_vk_exec *e, uint32_t first, uint
     return (dti_vk_take){e->command_count, r.count, r.ms};
 }
 
-/* The barrier orders what comes after whatever ran before it, in this submission or an earlier one:
- * hazards are tracked from there on. */
+/* The barrier orders all later work after all earlier work, in this submission or an earlier one.
+ * Hazards are tracked from there on. */
 static void dti_vk_reel_begin(dti_vk_reel *r) {
     dti_vk_device *device = r->exec->device;
     if (!r->result)
@@ -85,8 +84,8 @@ static void dti_vk_reel_next(dti_vk_reel *r) {
     dti_vk_reel_begin(r);
 }
 
-/* A recording that begins in the middle of a launch has nothing of it yet: what comes after waits
- * for its slices there too. */
+/* A recording that begins in the middle of a launch has no hazards of it yet. Later launches must
+ * wait for its slices there too. */
 static void dti_vk_record_launch(dti_vk_reel *r, uint32_t number) {
     const dti_vk_exec *e = r->exec;
     const dti_vk_work *work = &e->work[number];
@@ -129,8 +128,8 @@ static bool dti_vk_record_upload(const dti_vk_exec *e, dti_VkCommandBuffer comma
     return dti_vk_record_range(e, command, e->desc->exchange, &segment->put) || in;
 }
 
-/* What segments give to the host's sides: one range of OUT that has all of theirs, since a later
- * one's are not before an earlier one's launches. */
+/* Copies results to the host's sides: one range of OUT that covers those of all segments. Results
+ * of a later segment do not lie before those of an earlier one. */
 static void dti_vk_record_download(const dti_vk_exec *e, dti_VkCommandBuffer command,
                                    const dti_segment *segments, uint32_t count) {
     dti_vk_device *device = e->device;

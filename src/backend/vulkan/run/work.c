@@ -1,7 +1,7 @@
-/* What a program on Vulkan is made of, and its launches: at creation every launch gets its
- * pipeline, its descriptor set (shared with launches that bind the same ranges) and its workgroups.
- * Refuses a launch whose operand is larger than the device can bind. record.c records them, exec.c
- * runs them, search.c finds which of them made a fault. */
+/* The parts of a program on Vulkan, and its launches. At creation every launch gets its pipeline,
+ * its workgroups, and its descriptor set, which launches with the same ranges share. A launch whose
+ * operand is larger than the device can bind is an error. record.c records them, exec.c runs them,
+ * search.c finds which of them made a fault. */
 
 typedef struct dti_vk_work {
     dti_VkPipeline pipeline; /* NULL: nothing to do */
@@ -192,11 +192,11 @@ static void dti_vk_estimate(const dti_vk_build *b, const dti_launch *launch, uin
     work->slices = work->x ? (uint32_t)DTI_MIN(work->ms / DTI_VK_SUBMISSION_MS + 1.0, most) : 0;
 }
 
-/* llvmpipe ends the loops of an invocation when they have gone round this often, all together, and
- * reports nothing: what it had made so far would be taken for the result. Measured (Mesa 22.3):
- * loops one after the other and loops in loops share the count; a loop of n rounds counts n + 1; 8
- * invocations are one vector, whose longest counts; when nothing is left each loop goes once. Loops
- * that the driver unrolls do not count. */
+/* llvmpipe ends the loops of an invocation after this total number of rounds, and reports nothing.
+ * The partial result would be used as the result. Measured (Mesa 22.3): loops one after the other
+ * and loops in loops share the count; a loop of n rounds counts n + 1; 8 invocations are one
+ * vector, whose longest counts; when nothing is left each loop goes once. Loops that the driver
+ * unrolls do not count. */
 #define DTI_VK_LLVMPIPE_ROUNDS 65535
 
 static dt_result dti_vk_check_rounds(const dti_vk_build *b, uint32_t number, uint32_t local) {
