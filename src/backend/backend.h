@@ -51,8 +51,8 @@ typedef enum dti_memory_kind {
     DTI_MEMORY_EXCHANGE
 } dti_memory_kind;
 
-/* The position in a segment that runs part by part: the number of finished launches, and the number
- * of finished items of the next one. The backend decides what an item is. */
+/* The position in a segment that runs part by part. It has the number of finished launches, and of
+ * finished items of the next one. The backend decides what an item is. */
 typedef struct dti_exec_cursor {
     uint32_t launch;
     uint64_t part;
@@ -98,8 +98,8 @@ typedef struct dti_backend {
     void (*memory_where)(const dti_memory *memory, dt_vulkan_buffer *out);
     /* Of the processor: the host's own bytes as a memory, which ends before them. */
     dt_result (*memory_over)(dti_device *device, void *data, uint64_t bytes, dti_memory **out);
-    /* Blocking copies of memory that no started segment uses before it has been waited for: between
-     * runs, and between the segments of one. */
+    /* Blocking copies, between runs and between the segments of one. Not of memory that a started
+     * segment uses which has not been waited for. */
     dt_result (*memory_write)(dti_memory *memory, uint64_t offset, const void *data,
                               uint64_t bytes);
     dt_result (*memory_read)(dti_memory *memory, uint64_t offset, void *data, uint64_t bytes);
@@ -112,9 +112,9 @@ typedef struct dti_backend {
     /* Starts segments [first, first + count), in order. Never blocks where the device runs on
      * its own. */
     dt_result (*exec_start)(dti_exec *exec, uint32_t first, uint32_t count);
-    /* Runs from *cursor of segment *at on, in order, for about `ms` of the device's time, by
-     * estimate and earlier times, but at least something. Advances both; stops where segment `end`
-     * begins. Else as exec_start; nothing of the exec may be running. */
+    /* Runs from *cursor of segment *at on, in order, for about `ms` of the device's time, but at
+     * least something. Advances both; stops where segment `end` begins. Else as exec_start; nothing
+     * of the exec may be running. */
     dt_result (*exec_part)(dti_exec *exec, uint32_t *at, dti_exec_cursor *cursor, uint32_t end,
                            double ms);
     /* What the newest exec_part has computed, which has ended, in order, by the device's clock; to:

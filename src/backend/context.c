@@ -3,7 +3,7 @@
 
 _Static_assert(offsetof(dt_ctx, base) == 0, "dti_ctx_base casts");
 
-/* Below this number of floating-point operations, about, a step is faster on the CPU: its launches
+/* Below about this number of floating-point operations a step is faster on the CPU. Its launches
  * alone take longer on any GPU (50 us and more). */
 #define DTI_AUTO_FLOPS 10e6
 

@@ -378,8 +378,8 @@ static double dti_ln(double x);  /* natural logarithm, the same bits on every ma
 static double dti_exp(double x); /* e^x, likewise, to 2e-13 of it; at most e^700 */
 static double dti_uniform01(uint64_t key, uint64_t counter, uint64_t stream); /* [0,1), 53 bits */
 static double dti_normal(uint64_t key, uint64_t counter, uint64_t stream);    /* N(0,1) */
-/* The steps of the two functions, for callers that need many: 53 bits of a counter's words, the
- * uniform made of them, or the p in (0,1) whose quantile the normal is. */
+/* The steps of the two functions, for callers that need many: 53 bits of a counter's words; the
+ * uniform made of them. And the p in (0,1) whose quantile the normal is. */
 static inline uint64_t dti_bits53(const uint32_t words[2]) {
     return ((uint64_t)words[1] << 32 | words[0]) >> 11;
 }
@@ -483,7 +483,7 @@ typedef struct dti_writer dti_writer;
 static dt_result dti_writer_open(dti_base *base, const char *path, uint64_t bytes,
                                  dti_writer **out);
 static dt_result dti_writer_add(dti_writer *w, const void *data, size_t bytes);
-/* CRC32C of what was added since the opening, or since the last call of this function. */
+/* CRC32C of the bytes added since the opening, or since the last call of this function. */
 static uint32_t dti_writer_take_crc(dti_writer *w);
 /* IO also where an earlier dti_writer_add failed. keep=false removes the temporary, as an error
  * does. One error comes when the file is already

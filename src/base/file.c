@@ -1,19 +1,19 @@
 /* Files. Only regular files are read. A path may name a FIFO without a writer, or a device without
- * an end, so it is opened without waiting, and then checked. The size is known before the first
+ * an end. So it is opened without waiting, and then checked. The size is known before the first
  * byte is read, so a caller can check a header before it allocates. Bytes are read, never mapped: a
  * file that is truncated under a map kills the process.
  *
  * Writing goes to "path.tmp.PID.RANDOM". No link leads there, and no other process has that name.
  * The file is flushed to the disk and renamed, and then the folder is flushed. So neither a crash
- * nor a full disk leaves half a file under `path`, and a file that was reported as written survives
- * a power cut. The name before ".tmp" has at most 64 bytes, so every name that the system accepts
- * can be written.
+ * nor a full disk leaves half a file under `path`. A file that was reported as written survives a
+ * power cut. The name before ".tmp" has at most 64 bytes, so every name that the system accepts can
+ * be written.
  *
- * The file that is replaced is the regular file that `path` leads to, in its own folder: links
- * stay, and a link to a missing file creates it. A device, folder, FIFO or socket is an error, also
- * through a link. The new file has permissions, owner and group of the old one, as far as the
- * system permits; without an old one, the umask decides. The folder decides whether a file may be
- * replaced, also a read-only one. Of several hard links only the named one gets the new file.
+ * It replaces the regular file that `path` leads to, in its own folder. Links stay, and a link to a
+ * missing file creates it. A device, folder, FIFO or socket is an error, also through a link. The
+ * new file has permissions, owner and group of the old one, as far as the system permits; without
+ * an old one, the umask decides. The folder decides whether a file may be replaced, also a
+ * read-only one. Of several hard links only the named one gets the new file.
  *
  * A file that may not grow (ulimit -f) is an error of the write. Linux sends SIGXFSZ to the thread
  * that writes, where it is blocked, without a handler. macOS sends it to the process, where another

@@ -1,7 +1,7 @@
 /* The conversions of half.c on a vector of one instruction set. They give the same bits, except
  * that a rounded NaN becomes the canonical one. Included where a set's loops are compiled, with
  * DTI_HALF(name) and DTI_HALF_BYTES, the bytes of a vector of floats. They use integers, as half.c
- * does, except for denormals of f16: those are made by an exact subtraction and rounded by an
+ * does, except for denormals of f16. Those are made by an exact subtraction, and rounded by an
  * addition. */
 
 #ifndef DTI_HALF

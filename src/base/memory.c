@@ -9,7 +9,7 @@
 /* The system's own pointer is stored just before the aligned block. aligned_alloc does not exist
  * everywhere, and it may write zeros into pages that are zero already. Here, large memory that is
  * never used, such as a gradient that other ranks compute, takes no pages. A block of several huge
- * pages begins at a huge page, up to the size where far more would be reserved than used. */
+ * pages begins at a huge page, unless that reserved far more than is used. */
 static void *dti_malloc_aligned(void *user, size_t bytes, size_t align) {
     const bool huge = bytes >= 2 * DTI_HUGE_PAGE && bytes <= DTI_HUGE_MOST;
     if (huge)

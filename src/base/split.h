@@ -5,12 +5,12 @@
  *
  * Each part has its own copy of base/, of which the compiler keeps what is used. The only state of
  * base that the parts share is dti_visits (enter.c). In src/ every internal function is static. A
- * function that another part calls is DTI_SEAM in dtrain.h: static if all is compiled at once, else
- * hidden outside the program. ./build.sh header finds and marks those; a header that both parts see
- * must declare each.
+ * function that another part calls is DTI_SEAM in dtrain.h. That is static if all is compiled at
+ * once, else hidden outside the program. ./build.sh header finds and marks those; a header that
+ * both parts see must declare each.
  *
  * The linker reports a missing part by dti_missing_. It reports parts compiled with different
- * options by dti_parts_differ_in_: GRAPH defines one symbol for the state of each option, and the
+ * options by dti_parts_differ_in_. GRAPH defines one symbol for the state of each option, and the
  * others need those symbols. */
 
 #ifdef DT_IMPLEMENTATION

@@ -13,7 +13,7 @@ static uint32_t dti_tree_split(uint32_t n) {
 /* The maximal subtrees, ascending, of the tree over `total` leaves that make up the leaves first ..
  * first + count - 1. Returns their number, or 0 if those leaves are not all among the total. From
  * each leaf it takes the largest subtree that begins there and stays inside. That is at most one
- * per level on the way up and one on the way down, fewer than 64 for 32 levels. */
+ * per level up and one per level down, fewer than 64 for 32 levels. */
 #define DTI_TREE_SPANS 64u
 static uint32_t dti_tree_spans(uint32_t first, uint32_t count, uint32_t total,
                                dt_comm_span spans[DTI_TREE_SPANS]) {

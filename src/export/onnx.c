@@ -1,7 +1,7 @@
-/* A model as an ONNX file (ModelProto of onnx.proto). It has the ops that outputs need in a program
- * that does not train, weights as initializers, and the dimension "batch" for samples. The graph is
- * put together in memory. Weights follow one after the other, so the file is never in memory as a
- * whole. An op without an ONNX operator is an error that names it; nothing is written then. */
+/* A model as an ONNX file (ModelProto of onnx.proto). It has the ops of a program that does not
+ * train, weights as initializers, and the dimension "batch" for samples. The graph is put together
+ * in memory. Weights follow one after the other, so the file is never in memory as a whole. An op
+ * without an ONNX operator is an error that names it; nothing is written then. */
 
 enum { DTI_ONNX_M_IR = 1, DTI_ONNX_M_PRODUCER, DTI_ONNX_M_VERSION, DTI_ONNX_M_GRAPH = 7 };
 enum { DTI_ONNX_G_NAME = 2, DTI_ONNX_G_INPUT = 11, DTI_ONNX_G_OUTPUT };

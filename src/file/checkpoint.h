@@ -70,8 +70,8 @@ typedef struct dti_checkpoint_folder_step {
 } dti_checkpoint_folder_step;
 /* Once the step's file is there: LATEST, and old ones go. */
 static dt_result dti_checkpoint_folder_end(dti_base *base, const dti_checkpoint_folder_step *s);
-/* Before the first checkpoint: makes the folder if it does not exist (its parent must), and checks
- * that files can be created in it. IO: the text has the reason and what to do. */
+/* Before the first checkpoint: makes the folder if it does not exist (its parent must). Checks that
+ * files can be created in it. IO: the text has the reason and what to do. */
 static dt_result dti_checkpoint_folder_ready(dti_base *base, const char *folder);
 /* Before a job's first write: makes the folder, and locks it against other jobs. The lock ends when
  * *lock, unless it is -1, is closed (dti_stream_close). IO: another job has it, named by its host

@@ -1,7 +1,7 @@
 /* A model as lines of text, in files of its state. The lines "parameter 'fc.weight' [10, 784]", one
  * for each parameter and buffer, must be the same. After them each op has a line with label, shape
- * and attributes, "relu [B, 10]": to be read, and to name changes. There are no node numbers and no
- * bytes of structures, so one more field, or one more op, changes one line. */
+ * and attributes, "relu [B, 10]": to be read, and to name changes. They have no node numbers and no
+ * bytes of structures. So one more field, or one more op, changes one line. */
 
 static void dti_model_text_params(const dt_graph *g, dti_text *text);
 /* The ops of the first `count` nodes. */

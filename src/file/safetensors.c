@@ -75,8 +75,8 @@ static uint32_t dti_escape_unicode(const char **at, const char *end) {
     return 0x10000 + ((code - 0xD800) << 10 | (low - 0xDC00));
 }
 
-/* Decodes a JSON string in place and ends it with NUL, on the closing quote at the latest: an
- * escape is never shorter than its bytes. False: half a surrogate pair or a NUL. */
+/* Decodes a JSON string in place. It ends with NUL, on the closing quote at the latest: an escape
+ * is never shorter than its bytes. False: half a surrogate pair or a NUL. */
 static bool dti_unescape(char *text, size_t size) {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     char *put = text;
@@ -333,8 +333,8 @@ static dt_result dti_weights_check(dt_safetensors *w) {
     return dti_weights_order_names(w);
 }
 
-/* Reads the header and sets data_bytes. It checks the first byte before the rest: another kind of
- * file may claim a header of a hundred million bytes. */
+/* Reads the header and sets data_bytes. It checks the first byte before the rest, because another
+ * kind of file may claim a huge header. */
 static dt_result dti_weights_take_header(dt_safetensors *w, dti_reader *r, size_t *header_bytes) {
     unsigned char first[9];
     if (r->size < 8)

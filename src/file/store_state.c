@@ -1,10 +1,10 @@
 /* A store's whole state to and from a file: the state that dt_store_save keeps, and the optimizer's
- * part, so training continues as without a break. A file that does not fit is an error before the
+ * part. So training continues as without a break. A file that does not fit is an error before the
  * first value is written. */
 
 /* Words of the tensor "dtrain.store", u64 each. Bits 8 to 15 of MOMENTS are the dt_state_dtype.
  * Then one word for each parameter has the kind of optimizer. With an average, bits 8 to 15 are 1 +
- * its moment, and bits from 16 on the step from which it counts. */
+ * its moment. Bits from 16 on are the step from which it counts. */
 enum {
     DTI_STORE_VERSION,
     DTI_STORE_STEP,

@@ -146,8 +146,7 @@ static int dti_conv_form(const dti_conv *c, int64_t k, int64_t cols) {
 }
 
 /* The copy of a band. It is not needed where windows stay inside and no vector reads past a row.
- * The row of all channels is contiguous, in the order of k, so that few pages are in use at a
- * time. */
+ * The row of all channels is contiguous, in the order of k. So few pages are in use at a time. */
 static void dti_conv_plan_copy(const dti_conv *c, dti_conv_plan *p) {
     const int64_t step = c->transposed || p->form == DTI_CONV_CHANNELS ? 1 : c->stride[1];
     const dti_conv_span rows = dti_conv_reads(c, 0, 0, 1), cols = dti_conv_reads(c, 1, 0, 1);

@@ -12,9 +12,8 @@
  * f32, which is rounded to bf16 as it is packed.
  *
  * Class "amx", of two operands in bf16, if dt_ctx_desc.amx asks for it: as pairs, but with other
- * chains. Each 32 elements of a chunk make two chains of FMAs from zero, of the even elements and
- * of the odd ones. Their sum is added to the chunk's. That is what TDPBF16PS does by Intel's
- * manual. */
+ * chains. Each 32 elements of a chunk make two chains of FMAs from zero: even and odd
+ * elements. Their sum is added to the chunk's. That is what TDPBF16PS does by Intel's manual. */
 
 #define DTI_GEMM_KC 256 /* 256 to 512 measured alike; the shortest asks least of L1 and L2 */
 #define DTI_GEMM_PAIR_CHUNK                                                                        \

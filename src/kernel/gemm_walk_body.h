@@ -160,7 +160,7 @@ DTI_INLINE void DTI_G(ahead)(const DTI_G(lines) * a, int64_t line, int64_t p, in
 
 #ifdef DTI_GEMM_PAIRS
 /* Panels' words from where A's columns are contiguous. Lines of all panels are interleaved at once,
- * and are read only later: loads that cross two recent stores wait for them. */
+ * and are read only later. Loads that cross two recent stores wait for them. */
 static void DTI_G(pack_columns)(float *dst, const DTI_G(lines) * a, const dti_gemm_plan *plan,
                                 int panels, int more, int64_t words) {
     enum { STEPS = 16, ROW = DTI_GEMM_STRIP_ROWS + 16, COPY = 8 };

@@ -4,6 +4,6 @@
 typedef void dti_widen_fn(float *y, const void *x, int64_t n);
 /* To the nearest, ties to even; a NaN becomes the canonical one. */
 typedef void dti_narrow_fn(void *y, const float *x, int64_t n);
-/* To bf16, rounded up with the probability of the share that truncation would lose: element i adds
+/* To bf16, rounded up with the probability of the share that truncation would lose. Element i adds
  * 16 bits of words[i] from bit `shift` on. NaN and infinity stay, and finite values stay finite. */
 typedef void dti_draw_fn(void *y, const float *x, int64_t n, const uint32_t *words, int shift);

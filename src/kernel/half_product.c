@@ -1,6 +1,6 @@
 /* Blocks of products in 16 bits. Two in bf16 go to the kernel of pairs, if the set has one. All
- * others are widened, a chunk of k at a time, and the float kernel makes their sums: the same class
- * and bits. */
+ * others are widened, a chunk of k at a time. The float kernel makes their sums: the same class and
+ * bits. */
 
 #define DTI_HALF_BLOCK_COLS 256 /* widened at once: they lie in L2 */
 _Static_assert(DTI_HALF_BLOCK_COLS *DTI_GEMM_PAIR_CHUNK <= DTI_GEMM_PACKED_B,

@@ -2,7 +2,7 @@
  * portable set, and SIMD those of x86. The latter take as long to compile as the rest of
  * kernel/. */
 
-/* Functions that AVX-512 has for itself: those limited by arithmetic, where vectors of twice the
+/* Functions that AVX-512 has for itself. They are limited by arithmetic, so vectors of twice the
  * width are 1.4 to 1.9 times as fast (docs/speed.md). It takes other functions of elements and
  * optimizers from AVX2, also those that gain less than a tenth. Their bits are the same (simd.h).
  * An optimizing compiler drops functions that no table names. This is the one place that

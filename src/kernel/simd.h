@@ -5,8 +5,9 @@
  * the pragmas that raise the compiler's target, with these macros defined:
  *   DTI_ISA(name)   name with the set's suffix
  *   DTI_LANES       floats in the native vector: 4, 8 or 16
- * Two vector types come out of that: the native one (DTI_N...: GEMM) and one of 16 lanes whatever
- * the set (DTI_V...: everything else), so that sums have one order on every CPU.
+ *
+ * That gives two vector types: the native one (DTI_N...: GEMM), and one of 16 lanes on every set
+ * (DTI_V...: everything else). So sums have one order on every CPU.
  *
  * Bits: AVX2, AVX-512 and a portable build with hardware FMA (AArch64, or x86 with -mfma) agree bit
  * for bit. Portable x86 without FMA multiplies and adds: a sum-order class of its own. */

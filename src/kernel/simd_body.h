@@ -399,7 +399,7 @@ DTI_INLINE DTI_VI DTI_V(iset1)(int32_t x) {
 }
 
 /* max: x < y ? y : x; min: y < x ? y : x. So the result is x, even if it is NaN, where no compare
- * holds: like the instruction whose second operand is x. nan: whether x is NaN. */
+ * holds. The instruction with x as its second operand does the same. nan: whether x is NaN. */
 #if DTI_LANES > 4
 #define DTI_MOST(name)                                                                             \
     DTI_INLINE DTI_NF DTI_N(name)(DTI_NF x, DTI_NF y) {                                            \

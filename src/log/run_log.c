@@ -1,5 +1,5 @@
-/* Logs of a run, in files that grow. A failed write closes the log: a viewer can open what was
- * written, and no step waits for the disk again. */
+/* Logs of a run, in files that grow. A failed write closes the log. A viewer can open the part
+ * before it, and no step waits for the disk again. */
 
 #define DTI_LOG_STEPS 10
 

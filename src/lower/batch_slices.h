@@ -4,7 +4,7 @@
  * a batch slice are added in order; batch slices are the leaves of comm/collective/fold.h's tree.
  *
  * A program computes a run of pieces. It adds them up on a stack of subtrees, like a binary
- * counter: a finished leaf is pushed, and two siblings become one. After a replica's last piece the
+ * counter. A finished leaf is pushed, and two siblings become one. After a replica's last piece the
  * stack holds the maximal aligned subtrees of its batch slices. Those of other replicas are added
  * to these. Entry i of the stack lies in slot i of the gradient arena. It knows neither devices nor
  * ranks. */
@@ -61,7 +61,7 @@ typedef struct dti_batch_slices {
 static uint32_t dti_pieces_rows(const dti_piece *pieces, uint32_t count); /* of all together */
 /* Adds a piece: returns the entry that it is added to, or set as when it begins its leaf. */
 static uint32_t dti_subtrees_add(dti_subtrees *s, const dti_piece *piece);
-/* After the piece that ends a leaf: if the two newest entries are siblings in the tree over
+/* After the piece that ends a leaf. If the two newest entries are siblings in the tree over
  * `leaves`, joins the second into the first. */
 static bool dti_subtrees_join(dti_subtrees *s, uint32_t leaves);
 /* What the stack is after a run. */

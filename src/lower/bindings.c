@@ -145,8 +145,8 @@ static bool dti_pins_gradient(const dti_lowering *w, uint32_t id) {
            (!code->slices.piece_count || !w->own[id].uses);
 }
 
-/* Whether a pinned node's input is made in its place: the node is a view of the whole input, in
- * order, and nothing else reads that. */
+/* Whether a pinned node's input is made in its place. Then the node is a view of the whole input,
+ * in order, and nothing else reads that. */
 static bool dti_pin_moves(const dti_lowering *w, uint32_t id) {
     const dt_graph *g = w->code->work;
     const dti_node *n = &g->nodes[id];

@@ -1,4 +1,4 @@
-/* Buckets: which gradients are finished after which segment, and which ones a replica's last run
+/* Buckets: which gradients are finished after which segment. Also which ones a replica's last run
  * sends to the host's side of the gradient arena. A bucket is exchanged as a whole, and in
  * order. */
 

@@ -45,9 +45,9 @@ typedef struct dti_stat {
     float momentum;
 } dti_stat;
 
-/* A row whose value is made between two segments, by all pieces of the job's batch, or all tensor
- * ranks of a group. Graph and description decide their order and sizes, so all replicas have the
- * same. */
+/* A row whose value is made between two segments. All pieces of the job's batch make it, or all
+ * tensor ranks of a group. Graph and description decide their order and sizes, so all replicas have
+ * the same. */
 typedef struct dti_sync_point {
     uint32_t node;
     dti_meet meet;
@@ -89,8 +89,8 @@ typedef struct dti_code {
     dti_stat *stats;         /* of batch norm: the host joins the pieces' */
     uint32_t stat_count;
 
-    /* For a stage. One norm covers all stages, so a segment of its own sends its pairs by block,
-     * and the pairs of all stages come back for the next segment. In bytes of OUT and IN. */
+    /* For a stage. One norm covers all stages, so a segment of its own sends its pairs by block.
+     * All stages' pairs come back for the next segment. In bytes of OUT and IN. */
     uint32_t stage_blocks; /* of the whole model; 0: not a stage */
     uint32_t tp_ranks;     /* of the tensor group; 0: no group */
     uint64_t pairs_out, pairs_in;
@@ -170,8 +170,8 @@ static inline dti_optim_rates dti_code_rates(const dti_code *code, const dt_opti
                              g ? g->weight_decay : code->optim.weight_decay};
 }
 
-/* Code that is one of several in a step, each on its own device: a stage of a pipeline or a tensor
- * rank (parallel/pipeline/). All of them update, or none. */
+/* Code that is one of several in a step, each on its own device. It is a stage of a pipeline or a
+ * tensor rank (parallel/pipeline/). All of them update, or none. */
 typedef struct dti_staged {
     dt_tensor inputs[DT_MAX_OUTPUTS]; /* whose dL/dx leaves; ends at its first nil */
     uint32_t blocks;                  /* of the tables of all stages or tensor ranks */

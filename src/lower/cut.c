@@ -1,8 +1,8 @@
 /* Tensors larger than a device can bind (128 MiB on some). A node with such operands is emitted for
- * parts of the batch, one after the other, each bound as a range of the whole. Values of a sample
- * are written to its part of the result. Sums over samples are made for each part, and the parts
- * are added in order. Bindings begin at multiples of 256 bytes, so a part's first element may lie a
- * little inside. It reports no errors: the device reports a node that cannot be cut. */
+ * parts of the batch, one after the other. Each is bound as a range of the whole. Values of a
+ * sample are written to its part of the result. Sums over samples are made for each part, and the
+ * parts are added in order. Bindings begin at multiples of 256 bytes, so a part's first element may
+ * lie a little inside. It reports no errors: the device reports a node that cannot be cut. */
 
 static bool dti_cut_is_large(const dti_code *code, const dti_view *v) {
     return code->list.values[v->value].bytes > code->limits.storage_range_bytes;

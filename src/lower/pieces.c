@@ -1,7 +1,7 @@
-/* Nodes that every piece of the batch has by itself: sums over samples, ops that see other samples,
- * and nodes that depend on those. They are emitted for one piece after the other, with its rows of
- * tensors with samples, and its own copy of other values. Everything else is emitted once. So the
- * result does not depend on which program computes how many pieces. */
+/* Nodes that every piece of the batch has by itself. They are sums over samples, ops that see other
+ * samples, and nodes that depend on those. They are emitted for one piece after the other. A piece
+ * has its rows of tensors with samples, and its own copy of other values. Everything else is
+ * emitted once. So the result does not depend on which program computes how many pieces. */
 
 static dti_view *dti_piece_view(const dti_lowering *w, uint32_t id, uint32_t piece) {
     return &w->piece_views[(size_t)id * w->code->slices.piece_count + piece];

@@ -33,7 +33,7 @@ static uint32_t dti_plan_root(const dti_listing *list, uint32_t v) {
 }
 
 /* Whether launch i may write its output in place of binding b. That must be a transient that ends
- * here, and be read only in step with the output, by every binding that reads it (x + x^T does not
+ * here. Every binding that reads it must read it in step with the output (x + x^T does not
  * qualify). */
 static bool dti_plan_may_replace(const dti_listing *list, uint32_t i, int b, int out) {
     const dti_launch *l = &list->launches[i];

@@ -152,7 +152,7 @@ static void dti_lower_node(dti_lowering *w, uint32_t id) {
     }
 }
 
-/* A value that was made dense for a reader is dense for a copy's reader too: these have the same
+/* A value that was made dense for a reader is dense for a copy's reader too. These have the same
  * launches. */
 static void dti_lower_copied(dti_lowering *w, uint32_t id, uint32_t before) {
     const dti_view *view = &w->e.views[w->copy_of[id]];

@@ -1,9 +1,9 @@
-/* Finds the offsets of an arena that are free over a span of launches: an index, by time, of the
- * blocks placed so far. It is a segment tree over runs of launches. Each node keeps two sets of
- * offsets: of blocks that live through all of its launches, and of those that live in some. A set
- * merges ranges that touch, so a pile of a thousand blocks is one range. Where a life begins or
- * ends in the middle of a run, the run keeps the block itself. The answer is that of asking every
- * block, and a search asks the logarithm of their number. */
+/* Finds the offsets of an arena that are free over a span of launches. It is an index, by time, of
+ * the blocks placed so far. A segment tree covers runs of launches. Each node keeps two sets of
+ * offsets. One is of blocks that live through all of its launches, the other of those that live in
+ * some. A set merges ranges that touch, so a pile of a thousand blocks is one range. Where a life
+ * begins or ends in the middle of a run, the run keeps the block itself. The answer is that of
+ * asking every block, and a search asks the logarithm of their number. */
 
 #define DTI_SPACE_RUN 16 /* launches a leaf: the tree stays small, and a leaf has few blocks */
 #define DTI_SPACE_SETS_MAX (6 * 32) /* on each level: 2 ancestors, and both sets of 2 nodes */

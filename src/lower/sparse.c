@@ -1,7 +1,7 @@
 /* Gradients of which a step writes only touched rows: those of tables whose optimizer skips rows
  * without a gradient (dt_optim_group.sparse). The gradient is an array like any other, with zeros
  * in other rows. A word of each of its blocks, in the state arena, says which rows were touched
- * (DTI_ROW_BIT), so the commit need not read the others. Words are valid while only programs with
+ * (DTI_ROW_BIT). So the commit need not read the others. Words are valid while only programs with
  * the same words write the gradient. The store records that (dti_kept.rows), and a step after
  * another writer regards all rows as touched (DTI_FLAG_WHOLE).
  *

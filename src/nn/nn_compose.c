@@ -96,7 +96,7 @@ static dt_tensor dti_safe_sqrt(dt_tensor x) {
     return dt_mask_inv(dt_sqrt(dt_add(x, none)), none);
 }
 
-/* For each value of `top`: low if it is far below 1, 1 if it is near 1, high if it is far above. */
+/* For each value of `top`: low far below 1, 1 near 1, and high far above. */
 static dt_tensor dti_by_size(dt_tensor top, float low, float high) {
     dt_tensor small = dt_lt(top, dti_number(top, 0x1p-50f));
     dt_tensor large = dt_gt(top, dti_number(top, 0x1p50f));

@@ -322,8 +322,8 @@ static dt_tensor dti_einsum_elements(const dti_einsum *e, const dti_pairing *p, 
     return dt_reshape(o->x, s);
 }
 
-/* A product of matrices. If one of them is the same for all samples, and both have no shared letter
- * that stays, it is a linear layer, whose gradient is summed over samples at once. */
+/* A product of matrices. It is a linear layer if one matrix is the same for all samples, and no shared
+ * letter stays. A linear layer's gradient is summed over samples at once. */
 static dt_tensor dti_einsum_matmul(const dti_einsum *e, dti_pairing *p, dti_labelled *a,
                                    dti_labelled *b) {
     const bool turned = dti_tensor_has_samples(b->x) && !dti_tensor_has_samples(a->x);

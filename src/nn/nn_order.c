@@ -299,9 +299,9 @@ static dt_tensor dti_lead_parts(dt_tensor rows, int64_t parts, int64_t chunk, bo
     return dt_reshape(rows, (dt_shape){2, {s.dim[0] * parts, chunk}});
 }
 
-/* dti_lead_short of rows of any length. A row is cut into parts of at least 2 k elements, and only
- * the first k of each are kept. So at most half of the elements remain, and this repeats until the
- * row is short. Equal elements keep their order, in a part and from part to part. */
+/* dti_lead_short of rows of any length. A row is cut into parts of at least 2 k elements. Only the
+ * first k of each are kept. So at most half of the elements remain, and this repeats until the row
+ * is short. Equal elements keep their order, in a part and from part to part. */
 static dt_tensor dti_lead(dt_tensor rows, int64_t k, bool descending, dt_tensor *places) {
     const dt_shape s = dti_tensor_shape(rows);
     const int64_t chunk = DTI_MAX(2 * k, (int64_t)DTI_ORDER_CHUNK);
@@ -391,7 +391,7 @@ static void dti_order_exchange(dti_order_rows *r, int64_t block, int64_t step) {
     dti_order_take(r, pairs, axis, pick, true);
 }
 
-/* Chunks are sorted, half of them in reverse. Each of those is joined with one of the others: the
+/* Chunks are sorted, half of them in reverse. Each of those is joined with one of the others. The
  * first of each pair is kept, and the result is sorted again. This repeats until one chunk is
  * left. */
 static dt_tensor dti_order_network(dt_tensor rows, int64_t k, bool descending, dt_tensor *places) {

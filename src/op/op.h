@@ -113,7 +113,7 @@ typedef struct dti_meet {
     int64_t run;      /* elements that lie together of an own part; 0: all */
 } dti_meet;
 
-/* A tensor split over tensor ranks: each has an equal run of each of up to three groups along an
+/* A tensor split over tensor ranks. Each has an equal run of each of up to three groups along an
  * axis. Groups: elements of all ranks together, 0 after the last. */
 #define DTI_PARTED_GROUPS 3
 typedef struct dti_parted {
@@ -153,22 +153,21 @@ typedef struct dti_op_family {
     /* With two outputs, rows of [2, n] without samples: they may lie apart, whatever the stride
      * of the rows. Then none but its own file's rows read the packed value. */
     bool apart;
-    /* Joins the results of parts of the batch, `rows` samples each except the last, that lie one
-     * after the other in value `parts`. For results that are not sums. NULL: they are added, or lie
-     * apart. */
+    /* Joins the results of parts of the batch, `rows` samples each except the last. They follow
+     * each other in value `parts`, and are not sums. NULL: they are added, or lie apart. */
     void (*join)(dti_emit *e, uint32_t parts, uint32_t count, int64_t rows);
     bool view;  /* emit only sets the out view; no kernel */
     bool cheap; /* one launch, and its gradients read its operands: lower/recompute.c */
     /* Which operands its launches take in 16 bits: bit i is input i, DTI_HALF_OUT the result. The
      * others are cast. */
     uint16_t halves;
-    /* Inputs of a LOW row that its launches take only together in 16 bits, without a fused cast, as
-     * they round between inputs and result. Others are f32. 0: see `halves`. */
+    /* Inputs of a LOW row that its launches take only together in 16 bits, and without a fused
+     * cast. They round between inputs and result. Others are f32; 0: see `halves`. */
     uint16_t low;
-    /* Operands, likewise, that its launches round to bf16 if they are f32 and input 0 is bf16, on a
+    /* Operands, likewise, that its launches round to bf16 if they are f32 and input 0 is bf16. On a
      * device that can (dti_emit.rounds). */
     uint16_t rounds;
-    /* For a row that moves elements and computes nothing: sets e to the element of its first input
+    /* For a row that moves elements and computes nothing. Sets e to the element of its first input
      * that this one was. False: it comes from no input. NULL: the row computes. */
     bool (*source)(const dt_graph *g, const dti_node *n, dti_element *e);
     /* Of a view: whether its input must lie without gaps. NULL: it need not. */

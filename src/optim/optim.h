@@ -38,8 +38,8 @@ typedef struct dti_optim_row {
     uint32_t (*moments)(const dt_optim_desc *d); /* how many of each parameter */
     /* Sets the words of its own of a group in the step block; those in common are set. */
     void (*words)(const dt_optim_desc *d, float w[DTI_GROUP_WORDS]);
-    /* Whether no update overflows whose gradient is at most g and whose weight and moments are at
-     * most v: the weight v[0], the moments v[1], v[2] ... */
+    /* Whether no update overflows. The gradient is at most g, the weight at most v[0], and the
+     * moments are at most v[1], v[2] ... */
     bool (*bound)(const dti_optim_rates *r, double v[DTI_OPTIM_VALUES], double g);
     double beta2, eps, momentum; /* defaults; 0: 0.999, 1e-8 and 0 */
     /* Launches before an update and its dry pass, of what they need to know of whole parameters, or

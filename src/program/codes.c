@@ -13,9 +13,9 @@ struct dti_kept_code {
     char key[];
 };
 
-/* ---- keys: the bytes of a description without its pointers, the data behind the pointers' fields,
- * and how often the graph was changed. If a padding byte differs, a code is made again; nothing
- * else happens. */
+/* ---- keys: the bytes of a description without its pointers, the data that those point to, and the
+ * graph's number of changes. If a padding byte differs, a code is made again; nothing else
+ * happens. */
 
 static char *dti_code_key_text(char *at, const char *text) {
     const size_t size = text ? strlen(text) + 1 : 0;

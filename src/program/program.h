@@ -211,7 +211,7 @@ static dt_result dti_program_commit_start(dt_program *p);
 static dt_result dti_program_validate(dt_program *p, double *norm, bool *faulty);
 /* After it: the update. Starts it and waits. */
 static dt_result dti_program_commit(dt_program *p);
-/* After a run with a loss, gradient or update that is not finite: finds the parameter or op,
+/* After a run with a loss, gradient or update that is not finite. Finds the parameter or op,
  * reports it (dti_fail), and returns its name. NULL: the fault is not in this replica. ran: it had
  * rows, so its ops can be searched. */
 static const char *dti_program_attribute(dt_program *p, bool ran);
@@ -281,8 +281,8 @@ static void dti_step_settle(dt_program *p);
 /* Finds what made a step not finite, for the report. segments: how many of the forward and backward
  * ones may have made it. */
 static dt_result dti_step_fault(dt_program *p, dt_report *r, uint32_t segments);
-/* In two parts, for parameters that are gathered: the first launch of segments [from, end) that
- * gave such a value, or UINT32_MAX; then the name of its op. */
+/* In two parts, for parameters that are gathered. First the first launch of segments [from, end)
+ * that gave such a value, or UINT32_MAX; then the name of its op. */
 static dt_result dti_step_find_fault(dt_program *p, uint32_t from, uint32_t end, uint32_t *fault);
 static dt_result dti_step_fault_at(dt_program *p, dt_report *r, uint32_t segments, uint32_t fault);
 static double dti_term_value(double sum, double weight); /* 0 where nothing weighs */

@@ -116,7 +116,7 @@ static bool dti_is_set(dt_tensor x) {
     return x.graph != NULL || x.id != 0;
 }
 
-/* The result of a wrong op. It has its graph, which distinguishes it from {0}: that means "none"
+/* The result of a wrong op. It has its graph, which distinguishes it from {0}. That means "none"
  * for a bias, for weights or at a list's end. */
 static inline dt_tensor dti_nil(dt_graph *g) {
     return (dt_tensor){g, 0};

@@ -71,8 +71,7 @@ static dt_result dti_vk_list(dti_vk_instance *instance, dt_device_info *infos, i
 
 /* Opens a device, or returns the open one again (open_count is raised; close() lowers it). An open
  * device stays until the instance is destroyed, so a new store compiles nothing twice. A lost one
- * is destroyed at its last close(), and the next open makes a new one, except for the
- * application's. */
+ * is destroyed at its last close(). The next open makes a new one, except for the application's. */
 static dt_result dti_vk_open(dti_vk_instance *instance, int index, dti_device **out);
 
 /* The compiled kernels of the open devices; with data NULL only sets *bytes. */

@@ -6,7 +6,7 @@
  *
  * It must not know devices and replicas: `share` decides which share of each batch it reads. The
  * order is one array, made again when an epoch's first batch is read. By then the last batch of the
- * epoch before has been read, and a failed batch is tried again before any other. */
+ * epoch before has been read. A failed batch is tried again before any other. */
 
 /* The application's callback runs on it, which may decode an image with buffers on its stack. */
 #define DTI_LOADER_STACK ((size_t)2 * 1024 * 1024)
@@ -266,7 +266,7 @@ static bool dti_loader_await(dti_loader *l) {
     return !late;
 }
 
-/* A stream's .next may not return, so nothing waits for it: once a slot is cancelled, it takes no
+/* A stream's .next may not return, so nothing waits for it. Once a slot is cancelled, it takes no
  * more samples. */
 static void dti_loader_rest(dti_loader *l) {
     if (!l->stream) {

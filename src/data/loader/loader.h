@@ -1,5 +1,5 @@
-/* Batches for a trainer: the order of an epoch's samples (sampler.c), which rows of the next batch
- * this process takes (loader.c), and their values (loader_row.c, augment.c). Threads read ahead
+/* Batches for a trainer. They have the order of an epoch's samples (sampler.c), the rows of a batch
+ * that this process reads (loader.c), and their values (loader_row.c, augment.c). Threads read ahead
  * into a ring of two, while the devices work. Order and values depend only on (seed, epoch, step,
  * row). A loader allocates only when it is created. It has two slots (with threads; else one) of
  * `share_max` samples, 4 bytes a value and 4 for each sample's row. A shuffled order takes 4 bytes

@@ -107,8 +107,8 @@ static bool dti_wav_begins(const uint8_t b[12], dti_wav *w) {
     return (w->wide || !memcmp(b, "RIFF", 4)) && !memcmp(b + 8, "WAVE", 4);
 }
 
-/* A "data" chunk of a file without an end has the length 0xFFFFFFFF, or more than the file has:
- * such a file is truncated. */
+/* A "data" chunk of a file without an end has the length 0xFFFFFFFF, or more than the file. Such a
+ * file is truncated. */
 static dt_result dti_wav_take(dti_reader *r, void *user, dt_array *out) {
     dti_wav *w = user;
     uint8_t b[12] = {0};

@@ -1,6 +1,6 @@
-/* A replay buffer as a file: ten words, the items in the order of their places, priorities^alpha if
- * there are any, and a CRC32C of all that. Words and priorities have the machine's byte order, and
- * so have the application's items. The checksum is compared before any value is used. */
+/* A replay buffer as a file. It has ten words, the items in the order of their places,
+ * priorities^alpha, and a CRC32C of those. Words and priorities have the machine's byte order, and so
+ * have the application's items. The checksum is compared before any value is used. */
 
 typedef struct dti_replay_head {
     uint64_t magic, capacity, item_bytes;

@@ -241,7 +241,7 @@ static uint32_t dti_gradient_block(const dt_graph *g, uint32_t y, uint32_t x, ui
     return block;
 }
 
-/* Why y has no gradient in x: y does not depend on x at all, or only through an op without a
+/* Why y has no gradient in x. It does not depend on x at all, or only through an op without a
  * gradient. */
 static dt_tensor dti_gradient_none(dt_tensor y, dt_tensor x) {
     dt_graph *g = y.graph;

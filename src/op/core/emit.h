@@ -153,8 +153,8 @@ static void dti_emit_map2_views(dti_emit *e, dti_kernel_id kernel, uint32_t sele
                                 const float p[2]);
 static void dti_emit_map2(dti_emit *e, dti_kernel_id kernel, uint32_t selector); /* of inputs */
 
-/* At a chance p in [0, 1) of being dropped: the limit for a word of 32 random bits, and the factor
- * of the elements that are kept. */
+/* For a chance p in [0, 1) of being dropped. The limit of a word of 32 random bits, and the factor
+ * of kept elements. */
 typedef struct dti_dropout_odds {
     uint32_t threshold;
     float scale;
@@ -180,7 +180,7 @@ static void dti_copy_emit(dti_emit *e);
 static void dti_same_emit(dti_emit *e);
 /* Copies view x to view y (both may be strided). */
 static void dti_emit_copy(dti_emit *e, const dti_view *x, const dti_view *y, uint32_t selector);
-/* Two vectors for one binding: the range that holds both, if they are in one arena, and their
+/* Two vectors for one binding. The range that holds both, if they are in one arena, and their
  * places in it as *a_at and *b_at. False: they are not. */
 static bool dti_emit_span(dti_emit *e, const dti_view *a, const dti_view *b, uint32_t *value,
                           uint32_t *a_at, uint32_t *b_at);
@@ -190,8 +190,8 @@ static uint32_t dti_emit_join(dti_emit *e, const dti_view *views, uint32_t count
 /* y = a + b. */
 static void dti_emit_add(dti_emit *e, const dti_view *a, const dti_view *b, const dti_view *y);
 /* Adds x to a value of n elements, or sets it. first: DTI_ACCUMULATE_*. rounding: a value of n
- * elements that keeps the rounding errors, so that the error does not grow with the number of sums
- * (Kahan). DTI_UNBOUND: none. */
+ * elements that keeps the rounding errors (Kahan). So they do not grow with the number of sums.
+ * DTI_UNBOUND: none. */
 static void dti_emit_accumulate(dti_emit *e, const dti_view *x, uint32_t value, uint32_t rounding,
                                 uint32_t n, uint32_t first);
 static void dti_emit_fill(dti_emit *e, const dti_view *y, uint32_t selector, float value);

@@ -52,8 +52,8 @@ typedef struct dti_effort {
     uint64_t steps, flops;
 } dti_effort;
 
-/* An operand of a trial: `rows` of `cols` elements, `pitch` from row to row, with `front` other
- * elements before and after. No rows: it is not used. */
+/* An operand of a trial: `rows` of `cols` elements, `pitch` apart, with `front` other elements
+ * before and after. No rows: it is not used. */
 typedef struct dti_trial_operand {
     uint32_t front, rows, cols, pitch;
 } dti_trial_operand;
@@ -145,8 +145,8 @@ typedef struct dti_kernel_info {
     uint16_t rivals[DTI_VARIANTS_MAX];
     uint32_t (*variant)(const dti_launch *launch, const dti_grid_device *device);
     void (*tile)(const dti_launch *launch, uint32_t variant, uint32_t spec[4]);
-    /* The selector, 2 or 3, with the number of rows of 8 sums that an invocation of the portable
-     * variant makes. The device's registers limit it. 0: no such selector. */
+    /* The selector, 2 or 3, with the rows of 8 sums that an invocation of the portable variant
+     * makes. The device's registers limit it. 0: no such selector. */
     uint8_t sums_by;
     uint64_t (*invocations)(const dti_launch *launch, uint32_t variant, const uint32_t spec[4]);
     /* How many invocations of a workgroup have some of a row, or of a block. Short rows have small

@@ -118,8 +118,8 @@ static dt_tensor dti_attention_dy(const dti_grad *g, int64_t wide, bool *logs) {
     return dt_slice(g->dy, 1, 0, wide);
 }
 
-/* If the results are read in 16 bits, gradient rows read these too, as f32, and a copy of the
- * largest scores and logarithms. Else they would keep the results in f32. */
+/* If the results are read in 16 bits, gradient rows read them too, as f32. They also read a copy of
+ * the largest scores and logarithms. Else they would keep the results in f32. */
 static bool dti_attention_kept(const dti_grad *g, dt_tensor *y, dt_tensor *logs) {
     const dt_graph *graph = g->graph;
     const uint32_t id = g->y.id; /* and what dti_attention_make makes after it */

@@ -20,8 +20,8 @@ static bool dti_cached_fits(dt_graph *g, const dt_attention_desc *d, const dt_ca
     return g->error[0] == 0;
 }
 
-/* 1 where a query's position, at + i, is at or after a key's, and less than a window's width after
- * it: [1, T, S]. */
+/* 1 if a query's position, at + i, is at or after a key's, by less than a window's width: [1, T,
+ * S]. */
 static dt_tensor dti_cached_seen(dt_tensor at, int64_t tq, int64_t positions, int64_t window) {
     dt_graph *g = at.graph;
     dt_tensor query = dti_attention_line(g, tq, (dt_shape){3, {1, tq, 1}});

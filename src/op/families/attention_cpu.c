@@ -398,7 +398,7 @@ static int64_t dti_cpu_grain_attention(const dti_cpu_task *task) {
 
 /* ---- gradient */
 
-/* Where dq, dk and dv of a head are summed: in the result, or in the worker's memory, with the
+/* Where dq, dk and dv of a head are summed: in the result, or in the worker's memory. Also the
  * distance between positions. at: the places in the result. */
 typedef struct dti_attention_result {
     float *x;

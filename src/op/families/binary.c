@@ -38,7 +38,7 @@ static dt_tensor dti_pow_da(dti_grad *g) {
     return dt_mul(g->dy, dt_mul(b, dt_pow(a, less)));
 }
 
-/* Where a is 0 and b is not negative the gradient is 0, not 0 * log 0: the logarithm is taken of
+/* Where a is 0 and b is not negative the gradient is 0, not 0 * log 0. The logarithm is taken of
  * 1. */
 static dt_tensor dti_pow_db(dti_grad *g) {
     dt_tensor a = g->in[0], b = g->in[1], none = dti_is_zero(a);
@@ -95,9 +95,8 @@ static void dti_emit_add(dti_emit *e, const dti_view *a, const dti_view *b, cons
     dti_emit_map2_views(e, DTI_K_MAP2, DTI_B_ADD, a, b, y, (const float[2]){0.0f, 0.0f});
 }
 
-/* Whether input i of a sum may be a product's addend: it is known from the step's start, or a
- * launch writes it earlier. (A sync point's value lies in IN too, but comes between two
- * segments.) */
+/* Whether input i of a sum may be a product's addend. Its value is known from the step's start,
+ * or a launch writes it. (A sync point's value lies in IN too, but comes between two segments.) */
 static bool dti_sum_is_addend(const dti_emit *e, uint32_t i) {
     const uint32_t id = dti_input_id(e->graph, e->node, i);
     const dti_view *v = &e->views[id];
@@ -107,7 +106,7 @@ static bool dti_sum_is_addend(const dti_emit *e, uint32_t i) {
 }
 
 /* The sum of a product and another operand of its shape, on either side, is the product's epilogue.
- * Only on a device that runs workgroups: the CPU would save no memory traffic, as it goes over the
+ * Only on a device that runs workgroups. The CPU would save no memory traffic, as it goes over the
  * rows again. */
 static bool dti_sum_fuse(dti_emit *e) {
     for (uint32_t i = 0; i < 2 && e->workgroups; i++) {

@@ -2,11 +2,11 @@
  * one chain, and chunks are added in ascending order. A sum over many rows is cut into parts of at
  * most DTI_GEMM_CHAINS chunks. Workgroups of its own make each part, and PRODUCT_SUM adds the
  * parts. So no chain is long, and a rounding error does not grow with k. No loop is long either
- * (llvmpipe ends long ones, work.c). The shapes of the weight and of a sample decide where the cuts
- * are, or for a sum over rows the number of rows. So no bit depends on a replica's number of rows,
- * or on the device. Chunks are made in one of two ways. Workgroups of their own write parts, which
- * PRODUCT_SUM adds. Or one workgroup makes chunks one after the other: where there are enough
- * workgroups, and on a processor, which runs few at a time. */
+ * (llvmpipe ends long ones, work.c). The shapes of the weight and of a sample decide the cuts. For
+ * a sum over rows the number of rows does. So no bit depends on a replica's number of rows, or on
+ * the device. Chunks are made in one of two ways. Workgroups of their own write parts, which
+ * PRODUCT_SUM adds. Or one workgroup makes chunks one after the other, where there are enough
+ * workgroups. So it does on a processor, which runs few at a time. */
 
 #define DTI_GEMM_CHAIN 512                /* of k that one chain adds, where k is longer than two */
 #define DTI_GEMM_CHAIN_SMALL 128          /* of a product of one tile */

@@ -293,7 +293,7 @@ static uint64_t dti_conv_chain(uint64_t elements) {
     return elements < DTI_CONV_SMALL ? DTI_CONV_CHAIN_SMALL : DTI_CONV_CHAIN;
 }
 
-/* The most parts. All of them take at most 64 MiB or a quarter of x and y, so a device that can
+/* The most parts. All of them take at most 64 MiB or a quarter of x and y. So a device that can
  * bind x and y can bind them. So a part's length depends on the weights, not on the samples. */
 static uint64_t dti_conv_parts_most(const dti_args_conv *a, uint64_t elements) {
     const uint64_t positions = (uint64_t)a->n * a->oh * a->ow;

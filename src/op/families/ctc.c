@@ -2,9 +2,9 @@
  * each step. The row computes the probability of the target, with any number of steps for each
  * label. Cells are the target's labels with blanks around each of them: n labels have 2 n + 1. The
  * row walks over a sample's steps from both ends at once. For each step and cell it keeps the
- * log-probability of all ways to there (a) and from there on (b), each with the step's own. So each
- * step's gradient needs only its own values: for a class, -e^(a + b - x - all), summed over its
- * cells. Logarithms of 0 are finite (DTI_CTC_NONE), so no sum becomes NaN. There is no second
+ * log-probability of all ways to there (a), and from there on (b). Both include the step's own. So
+ * each step's gradient needs only its own values: for a class, -e^(a + b - x - all), summed over
+ * its cells. Logarithms of 0 are finite (DTI_CTC_NONE), so no sum becomes NaN. There is no second
  * derivative. attr.i: below. What is kept of a sample: shaders/args.h. */
 
 #undef DTI_OPTIONAL

@@ -1,4 +1,4 @@
-/* Rows of a table by index, and the adjoint: rows added up by index, always in the order of the
+/* Rows of a table by index. And the adjoint: rows added up by index, always in the order of the
  * indices (no atomics). An index outside the table gives a row of NaN; inputs are checked when the
  * host writes them. */
 

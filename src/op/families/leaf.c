@@ -55,8 +55,8 @@ DTI_PUBLIC_GET(dt_tensor, dt_input_shared,
     return dti_input_push(g, &n, name, dtype);
 }
 
-/* An input that is written when a program is made. attr.i[0..1] = a hash of its values, for those
- * who compare models. It has a label to be called by, but nobody's name. */
+/* An input that is written when a program is made. attr.i[0..1] = a hash of its values, to
+ * compare models. It has a label for messages, which other nodes may have too. */
 DTI_PUBLIC_GET(dt_tensor, dt_constant,
                (dt_graph * g, dt_dtype dtype, dt_shape shape, const void *data), g,
                DTI_OF(dt_graph), (g, dtype, shape, data)) {

@@ -55,7 +55,7 @@ static void dti_emit_gemm(dti_emit *e, const dti_args_gemm *args, uint32_t a, ui
         dti_emit_gemm_to(e, &g, a, b, e->out.value, bias);
 }
 
-/* If chunks are added in C, and the result has 16 bits, it is made in f32 and rounded after its
+/* If chunks are added in C, and the result has 16 bits, it is made in f32. It is rounded after its
  * last product. Returns the place of the result. */
 static dti_view dti_product_begin(dti_emit *e, dti_gemm_cuts cut) {
     const dti_view out = e->out;

@@ -189,7 +189,7 @@ static void dti_gemm_trial_epilogue(uint32_t number, dti_trial *t) {
     }
 }
 
-/* Sizes around the tiles' edges, in each of the four layouts, by fours and one by one, a third in
+/* Sizes around the tiles' edges, in each of the four layouts, by fours and one by one; a third in
  * chunks. There are few, since each is a pipeline. */
 static bool dti_gemm_trial(uint32_t number, dti_trial *t) {
     static const uint8_t sizes[][3] = {{128, 132, 32}, {127, 65, 100}, {68, 64, 44},  {63, 129, 33},

@@ -291,8 +291,8 @@ static void dti_recurrence_forward(dti_recurrence_work *w) {
 
 /* ---- gradient */
 
-/* Where the incoming gradients lie, from the sample's place on: of all steps, of the last h and c,
- * and of the state before, whose cell is first[1]. NULL: no gradient. */
+/* Where the incoming gradients lie, from the sample's place on. They are of all steps, of the last
+ * h and c, and of the state before, whose cell is first[1]. NULL: no gradient. */
 typedef struct dti_recurrence_flows {
     const float *y, *h, *c, *state;
 } dti_recurrence_flows;

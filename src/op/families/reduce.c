@@ -466,8 +466,8 @@ static void dti_cpu_reduce(const dti_cpu_task *task, int64_t begin, int64_t end,
 
 /* ---- Rows of the tables */
 
-/* On a device that runs workgroups: the invocations of a workgroup, the results that it makes, and
- * the number of invocations for each. */
+/* On a device that runs workgroups: a workgroup's invocations and results, and the number of
+ * invocations for each result. */
 #define DTI_REDUCE_LOCAL 128
 #define DTI_REDUCE_BESIDE 16
 #define DTI_REDUCE_SHARE (DTI_REDUCE_LOCAL / DTI_REDUCE_BESIDE)

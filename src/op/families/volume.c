@@ -1,7 +1,7 @@
 /* Convolution and pooling of volumes, and pooling of signals, made of the rows for images. A volume
  * is convolved as one tall image. For each depth of the result, the slices that the kernel covers
  * there become channels. The depths lie one below the other, far enough apart that a window covers
- * one depth, or its result is left out. Pooling goes over height and width, then over depth. Owns
+ * one depth; other results are left out. Pooling goes over height and width, then over depth. Owns
  * no row; gradients and second derivatives are those of the rows. */
 
 #define DTI_VOLUME_KERNEL_MAX 64 /* slices that are put together */

@@ -50,9 +50,9 @@ static bool dti_reach_step(const dt_program *p, const dti_step_slot *t, double n
     return fits;
 }
 
-/* While steps are under way whose results are not known, values may be as large as those steps can
- * make them. They stay within bounds that leave room for another step, because no proof begins
- * above the norm `ahead`. */
+/* While steps with unknown results are under way, values may be as large as those steps can make
+ * them. They stay within bounds that leave room for another step, because no proof begins above the
+ * norm `ahead`. */
 static double dti_step_proven(dt_program *p) {
     static const double norms[] = {3e38, 1e18, 1e12, 1e6, 1.0, 1e-6};
     const double ahead = 1e12;

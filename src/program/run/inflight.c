@@ -96,9 +96,9 @@ static uint64_t dti_inflight_commits(dt_program *p) {
     return count;
 }
 
-/* A step runs without another in flight if it leaves gradients to be read, or if the state is kept
- * after it (host_copy.c). Also if it is not known whether its update can overflow; that is known
- * once the steps before it have ended. */
+/* A step runs alone if it leaves gradients to be read, or if the state is kept after it
+ * (host_copy.c). Also if it is not known whether its update can overflow; that is known once the
+ * steps before it have ended. */
 static bool dti_inflight_alone(dt_program *p, const dt_step_desc *step) {
     const uint64_t commits = dti_inflight_commits(p);
     if (!p->code->has_optim)

@@ -107,9 +107,8 @@ static uint64_t dti_micro_params(const dt_program *p) {
     return dti_hash64(trained, p->code->update, count * sizeof *p->code->update);
 }
 
-/* Micro-batches add up in the store's one gradient arena. So the sum would contain values of
- * another program, of an interrupted step, or of parameters that the first micro-batch did not
- * train. */
+/* Micro-batches add up in the store's one gradient arena. So the sum could contain values of
+ * another program, of an interrupted step, or of parameters that are new. */
 static dt_result dti_micro_check(dt_program *p, const dt_step_desc *step) {
     const dt_store *s = p->store;
     const dti_step_slot *newest =

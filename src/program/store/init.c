@@ -172,7 +172,7 @@ static int dti_drawn_order(const void *a, const void *b) {
 }
 
 /* The number of rows in a share, rounded up. A share with up to 7 decimals counts as its decimal
- * number: 0.3f is 0.30000001, so 10 rows would give 4. */
+ * number. As a float 0.3 is 0.30000001, so 10 rows would give 4. */
 static int64_t dti_fill_share(float share, int64_t rows) {
     const double written = floor((double)share * 1e7 + 0.5) / 1e7;
     return (int64_t)ceil(((float)written == share ? written : (double)share) * (double)rows);

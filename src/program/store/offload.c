@@ -1,7 +1,7 @@
 /* Updates on the host (Ren et al. 2021, "ZeRO-Offload: Democratizing Billion-Scale Model
  * Training"). Moments and averages, and parameters and gradients of the own part, lie in the host's
  * memory. The CPU kernels run the commit over them, with a CPU's bits. The commit's launches run
- * over the host's side of OUT, where status and pairs of blocks always arrive, with a copy of IN.
+ * over the host's side of OUT, with a copy of IN. Status and pairs of blocks always arrive in OUT.
  * The rest of a step is as without offload. Only for stores with units (lower/units.c): gradients
  * of others' parts and units of parameters pass through the host there. */
 

@@ -54,7 +54,7 @@ struct dt_store {
     struct dti_host_copy *host_copy; /* host_copy.c's; NULL: none is kept */
     double
         largest[DTI_OPTIM_VALUES]; /* of the weights and moments of parameters that are bounded */
-    /* The sum in the gradient arena: the number of micro-batches in it, out of how many, and the
+    /* The sum in the gradient arena. The number of micro-batches in it, out of how many, and the
      * hash of its parameters. summed = 0: no sum to continue. */
     uint32_t summed, micros;
     uint64_t summed_params;
@@ -160,11 +160,11 @@ typedef struct dti_store_place {
 } dti_store_place;
 static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, size_t bytes,
                                   dti_store_place *place);
-/* Reads or writes elements [at, at + n) of an array of the arenas: 0 the values, and 1 + the number
- * of a moment or average. Where replicas shard moments, a read includes those of all replicas here.
- * A write skips elements that the store does not have. The same holds for values of one parameter
- * in a store without PARAM. As floats, whatever their stored type. UNSUPPORTED: another process has
- * some. */
+/* Reads or writes elements [at, at + n) of an array of the arenas. Array 0 is the values, and 1 + i
+ * the moment or average i. Where replicas shard moments, a read includes those of all replicas
+ * here. A write skips elements that the store does not have. The same holds for values of one
+ * parameter in a store without PARAM. As floats, whatever their stored type. UNSUPPORTED: another
+ * process has some. */
 static dt_result dti_store_array_read(dt_store *s, uint32_t array, uint64_t at, uint64_t n,
                                       void *data);
 static dt_result dti_store_array_write(dt_store *s, uint32_t array, uint64_t at, uint64_t n,

@@ -324,9 +324,9 @@ static bool dti_vk_is_unified(const dti_vk_device *device) {
     return false;
 }
 
-/* Whether the host writes inputs directly into the device's memory, so that nothing is copied: if
- * it can reach a large part of that memory. The host mostly writes there; OUT, which it reads, is
- * cached. */
+/* Whether the host writes inputs directly into the device's memory, so that nothing is copied. It
+ * does if it can reach a large part of that memory. The host mostly writes there; OUT, which it
+ * reads, is cached. */
 static bool dti_vk_is_direct(const dti_vk_device *device) {
     const uint32_t want = DTI_VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT | DTI_VK_HOST_MEMORY;
     const dti_vk_options *options = &device->instance->options;

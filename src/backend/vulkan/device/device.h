@@ -234,8 +234,8 @@ static dti_grid_device dti_vk_grid_device(const dti_vk_device *device);
 
 /* ---- tune.c */
 static dt_result dti_vk_time_run(dti_exec *exec, uint32_t variant, uint32_t segment, double *ms);
-/* The variants that were timed by a launch for which the variant is meant, the fastest first, and
- * milliseconds of each. count 0: there is no such launch. */
+/* The variants that were timed by a launch for which the variant is meant. The fastest is first;
+ * with milliseconds of each. count 0: there is no such launch. */
 #define DTI_VK_TUNE_NEVER 1e30 /* the driver cannot compile it */
 typedef struct dti_vk_race {
     uint32_t count, variant[DTI_VK_VARIANTS_MAX];

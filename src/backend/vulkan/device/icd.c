@@ -2,7 +2,7 @@
  * is asked as the loader would ask (interface version 2 or newer) gives the same functions. One
  * driver is opened, the first that has a device: one that computes before one that is software. So
  * there are no layers, and no devices of a second vendor. The loader has both, and is used where it
- * exists. Of a manifest only the library's name is used. That is not a new risk: a user who may
+ * exists. Of a manifest only the library's name is used. That is not a new risk. A user who may
  * write manifests can run code in every program that uses Vulkan. */
 
 enum {

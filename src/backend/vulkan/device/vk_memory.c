@@ -1,7 +1,7 @@
 /* Device memory: one VkBuffer with its own VkDeviceMemory per arena, so a handful in all. An arena
  * lies near the device. IN, OUT and EXCHANGE have a host side. Where memory is unified it is the
  * same bytes; for IN also where the host can write the device's memory. Else it is a mapped staging
- * buffer of the same size, which segments copy from and to, cached if the driver has such memory.
+ * buffer of the same size, cached if the driver has such memory. Segments copy from and to it.
  * Everything is zero at first. If the driver has too little memory, the error names the needed and
  * the free bytes. */
 

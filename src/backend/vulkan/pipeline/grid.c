@@ -55,8 +55,8 @@ static uint32_t dti_vk_types_of(const dti_launch *launch) {
     return types;
 }
 
-/* 128 is what every device has. If an invocation does the work of many, workgroups are smaller,
- * which spreads a small product over more of the device. At each barrier a software driver switches
+/* 128 is what every device has. If an invocation does the work of many, workgroups are smaller.
+ * That spreads a small product over more of the device. At each barrier a software driver switches
  * between a workgroup's vectors; 8 invocations are one vector (GRAD_NORM on lavapipe: 4.3 ms at
  * 128, 0.45 ms at 8). */
 static uint32_t dti_vk_grid_local(uint32_t kernel, uint32_t variant,

@@ -1,7 +1,7 @@
 /* Whether a device computes at all. The known-answer launch (op/core/known.c) runs once when the
  * device is opened, and must leave the words that the host expects. Another result is an error.
- * Without this a driver that computes nothing would train with a loss of 0, because qualify.c only
- * compares kernels of the same device. */
+ * Without this a driver that computes nothing would train with a loss of 0. qualify.c only compares
+ * kernels of the same device. */
 
 static dt_result dti_vk_self_test_judge(dti_vk_device *device, const dti_trials *t,
                                         const uint32_t *should, const uint32_t *is) {

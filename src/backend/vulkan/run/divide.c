@@ -1,7 +1,7 @@
 /* Divisions by numbers that are known when a kernel is launched. GPUs cannot divide, and compilers
  * emit fifteen to twenty instructions for each. Dividends are below 2^31, so a product is enough
- * (Granlund and Montgomery, 1994). With l = ceil(log2 d) and f = floor(2^(31 + l) / d) + 1, which
- * fits in 32 bits, f d is above 2^(31 + l) by e, and e is at most d, so at most 2^l. Then
+ * (Granlund and Montgomery, 1994). Let l = ceil(log2 d) and f = floor(2^(31 + l) / d) + 1, which
+ * fits in 32 bits. Then f d = 2^(31 + l) + e, with e at most d, so at most 2^l. Then
  *
  *     i f / 2^(31 + l) = i / d + (i e / 2^(31 + l)) / d,
  *

@@ -1,6 +1,6 @@
-/* A step part by part. A long part is recorded when it is requested, into the command buffer of the
- * fault search, which is free then. A launch that takes longer by itself is cut between workgroups.
- * Where the device has a clock, it measures each part, and estimates follow that. */
+/* A step part by part. A long part is recorded when it is requested. It uses the command buffer of
+ * the fault search, which is free then. A launch that takes longer by itself is cut between
+ * workgroups. Where the device has a clock, it measures each part, and estimates follow that. */
 
 typedef struct dti_vk_part {
     dti_vk_exec *exec;
@@ -73,8 +73,8 @@ static void dti_vk_part_stamp(const dti_vk_part *p, uint32_t number) {
                                     number);
 }
 
-/* Of the launch's workgroups, or of the rows into which they are folded, from `from` on: the number
- * for which there is time, at least one. */
+/* The number of the launch's workgroups, from `from` on, for which there is time, at least one. If
+ * they are folded into rows, the number of rows. */
 static uint32_t dti_vk_part_fits(const dti_vk_part *p, const dti_vk_work *work, uint32_t from) {
     const uint32_t all = dti_vk_work_cuts(work), rest = all - from;
     const double fit = p->left / DTI_MAX(work->ms / (double)all, 1e-9);
