@@ -1,5 +1,5 @@
-/* What every other layer stands on: the context's memory, error text, log and threads. Knows
- * nothing of tensors. dt_ctx begins with a dti_base; a layer that needs no more takes that. */
+/* The base of every other layer: the context's memory, error text, log and threads. It must not
+ * know tensors. dt_ctx begins with a dti_base; a layer that needs no more takes that. */
 
 typedef struct dti_pool dti_pool;
 
@@ -32,7 +32,8 @@ typedef struct dti_base {
     const volatile int *at_home; /* not 0 in that process; NULL: compare the numbers */
     dt_result result;            /* of the newest failure */
     char error[1024];            /* its text */
-    const char *io_how;          /* what to do, which texts of IO errors end with; NULL: none */
+    const char *io_how;          /* what to do about an IO error: its text ends with this; NULL:
+                                  * none */
     dti_sought sought;
 } dti_base;
 
@@ -41,14 +42,14 @@ static inline dti_base *dti_ctx_base(dt_ctx *ctx) {
     return (dti_base *)(void *)ctx;
 }
 
-/* What a field says: DT_ZERO is 0, 0 the default. The one place that knows of DT_ZERO. */
+/* A field's value: DT_ZERO is 0, and 0 the default. No other code knows DT_ZERO. */
 static inline double dti_or(double value, double otherwise) {
     if (value == (double)DT_ZERO)
         return 0.0;
     return value != 0.0 ? value : otherwise;
 }
 
-/* Whether it is finite, and also as a float. By its bits: compilers may assume that no NaN is. */
+/* Whether it is finite, also as a float. By its bits: compilers may assume that there is no NaN. */
 static inline bool dti_fits_f32(double value) {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -88,14 +89,14 @@ static inline char dti_lower(char c) { /* only ASCII: the locale must not matter
     return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
 }
 
-/* ---- enter.c: who is in the library. A public function on an object is written
+/* ---- enter.c: which thread is in the library. A public function on an object is written
  *
  *     DTI_PUBLIC(dt_store_save, (dt_store *s, const char *path), s, DTI_OF(dt_store), (s, path)) {
  *
  * which defines dt_store_save: it takes the object's base for this thread, sets the library's
  * floating-point modes, and runs the body that follows, dti_call_dt_store_save. A refused call
- * (DT_ERROR_BUSY) runs the body with NULL for the object, and returns what it returns for NULL.
- * Called by the library itself it is only the body. */
+ * (DT_ERROR_BUSY) runs the body with NULL for the object, and returns its result. A call from
+ * inside the library runs only the body. */
 typedef enum dti_where {
     DTI_IN_LIBRARY,
     DTI_IN_FIT,     /* the host's code, called by dt_trainer_fit between two steps */
@@ -104,7 +105,7 @@ typedef enum dti_where {
 } dti_where;
 
 #if defined __aarch64__
-typedef uint64_t dti_fp_modes; /* and what has happened, in the upper half */
+typedef uint64_t dti_fp_modes; /* and the exceptions that have occurred, in the upper half */
 #else
 typedef unsigned dti_fp_modes;
 #endif
@@ -112,12 +113,13 @@ typedef unsigned dti_fp_modes;
 /* A public call, or the host's code that one calls; on the thread's stack, newest first. */
 typedef struct dti_visit {
     struct dti_visit *below;
-    dti_base *base; /* NULL: it is of none, or the call has ended it */
-    dti_base *also; /* another one that the call has: a trainer's comm's; NULL: none */
+    dti_base *base; /* NULL: it has no base, or the call has ended it */
+    dti_base *also; /* another base of the call: that of a trainer's comm; NULL: none */
     const char *name;
-    bool (*uses)(const void *by, const void *object); /* what a callback of a fit must not end */
+    bool (*uses)(const void *by, const void *object); /* objects that a callback of a fit must not
+                                                       * end */
     const void *by;
-    dti_fp_modes modes; /* to give back: of a call, the host's */
+    dti_fp_modes modes; /* to restore: of a call, the host's */
     dti_where place;
     int entry; /* enter.c's */
     bool owns_also;
@@ -128,7 +130,7 @@ DTI_SEAM DTI_THREAD_LOCAL dti_visit *dti_visits;
  * default, those of dt_trainer_fit may. */
 #define DTI_OF(type) ((unsigned)offsetof(type, base))
 #define DTI_CTX 0xFFFu
-#define DTI_UNUSED 0x1000u   /* there too, unless the fit uses the object */
+#define DTI_UNUSED 0x1000u   /* also there, unless the fit uses the object */
 #define DTI_READS 0x2000u    /* from every callback, on the thread of the call under way */
 #define DTI_TELLS 0x4000u    /* its result says that it was refused */
 #define DTI_LACKING 0x10000u /* it runs without an object, too */
@@ -143,14 +145,14 @@ static void dti_base_end(dti_base *base);
 /* Frees memory that the application got from a function. False: the call was refused. */
 static bool dti_free_public(dt_ctx *ctx, void *memory, const char *name);
 
-/* Around a call of the host's code. base: whose call it may not be any more; NULL: those under way
- * on this thread. */
+/* Around a call of the host's code. base: the one that this call must not use any more; NULL: those
+ * under way on this thread. */
 static void dti_visit_host(dti_visit *f, dti_base *base, dti_where place);
 static void dti_visit_returned(const dti_visit *f);
-/* A thread of the library begins to work for calls that have this base; NULL: for none. */
+/* A thread of the library begins to work for calls of this base; NULL: of no base. */
 static void dti_visit_join(dti_visit *f, dti_base *base);
 
-/* Without its object a call is INVALID and no more, or, where it has no result, nothing at all. */
+/* Without its object a call is only INVALID; without a result it does nothing. */
 #define DTI_PUBLIC(name, params, object, how, args)                                                \
     DTI_PUBLIC_RUNS(name, params, object, how, args, (void)0)
 /* It fills in *report if it can: zeros, where it fails before. */
@@ -170,7 +172,7 @@ static void dti_visit_join(dti_visit *f, dti_base *base);
         return dti_leave(&visit, result);                                                          \
     }                                                                                              \
     static dt_result dti_call_##name params
-/* What it gives goes to *out: zeros, where it fails. */
+/* Its result goes to *out: zeros if it fails. */
 #define DTI_PUBLIC_OUT(name, params, object, how, args)                                            \
     DTI_PUBLIC_GIVES(name, params, object, how, args, (void)0)
 /* *out is an object that it makes, as early as it likes: where it fails, that is destroyed. */
@@ -235,7 +237,7 @@ static void dti_free(dti_base *base, void *memory);                      /* NULL
     dti_free_all((base), (void *[]){__VA_ARGS__}, sizeof((void *[]){__VA_ARGS__}) / sizeof(void *))
 static void dti_free_all(dti_base *base, void *const *all, size_t count);
 
-/* What follows `format` in the arguments of this function, as text in an array. */
+/* The arguments of this function after `format`, as text in an array. */
 #define DTI_FORMAT(to, format)                                                                     \
     do {                                                                                           \
         va_list list;                                                                              \
@@ -247,12 +249,13 @@ static void dti_free_all(dti_base *base, void *const *all, size_t count);
 /* In a child of fork memory is valid, but threads, devices and sockets are the parent's. There the
  * library waits for nothing, locks nothing and calls no driver. It only frees memory. */
 static bool dti_forked(const dti_base *base);
-/* DT_OK, or FORKED with a text: what computes, moves values or asks a driver begins with it. */
+/* DT_OK, or FORKED with a text. Functions that compute, move values or ask a driver begin with
+ * it. */
 static dt_result dti_check_forked(dti_base *base);
 
 static void dti_own(dti_owned **list, dti_owned *item, void (*destroy)(dti_owned *self));
 static void dti_disown(dti_owned **list, dti_owned *item); /* nothing when it is not in it */
-static void dti_destroy_owned(dti_owned **list);           /* all; each takes itself out */
+static void dti_destroy_owned(dti_owned **list);           /* all; each removes itself */
 
 /* ---- error.c: dti_fail records "text" (printf style), logs it at ERROR and returns `result`. */
 static dt_result dti_fail(dti_base *base, dt_result result, const char *format, ...)
@@ -266,10 +269,10 @@ static dt_result dti_fail(dti_base *base, dt_result result, const char *format, 
             return dti_fail_null((base), #pointer);                                                \
     } while (0)
 static dt_result dti_fail_null(dti_base *base, const char *what);
-/* What a function of a feature that was left out (optional.h) returns. base: NULL = none. */
+/* The result of a function whose feature was left out (optional.h). base: NULL = none. */
 static dt_result dti_fail_off(dti_base *base, const char *function, const char *why);
-/* A step of a sequence: the first that fails ends the function, with its result. Where something is
- * to be given back before that, `if (!result)` guards each further step. */
+/* A step of a sequence: the first that fails ends the function, with its result. If something must
+ * be freed before that, `if (!result)` guards each further step. */
 #define DTI_TRY(...)                                                                               \
     do {                                                                                           \
         const dt_result tried = (__VA_ARGS__);                                                     \
@@ -305,7 +308,7 @@ static void dti_text_add(dti_text *text, const char *format, ...) DTI_PRINTF(2, 
 /* shortest that reads back, C locale; nan, inf, -inf */
 static void dti_text_add_number(dti_text *text, double value);
 static void dti_text_add_bytes(dti_text *text, const void *data, size_t bytes);
-/* as what stands between a JSON string's quotes */
+/* as it is written between a JSON string's quotes */
 static void dti_text_add_quoted(dti_text *text, const char *data, size_t size);
 static void dti_text_free(dti_text *text);
 /* '*' and '?'. Commas separate patterns; blanks around them are ignored. */
@@ -315,7 +318,7 @@ static bool dti_glob_one(const char *pattern, const char *end, const char *name)
 /* The next pattern of *list, [*pattern, *end), which may be empty. *list moves past it. False: the
  * list has ended. */
 static bool dti_glob_next(const char **list, const char **pattern, const char **end);
-/* A text as a message may show it: cut to fit, and bytes that a terminal would obey as \x1a. */
+/* A text for a message: cut to fit, with control characters as \\x1a. */
 typedef struct dti_shown {
     char text[96];
 } dti_shown;
@@ -357,13 +360,13 @@ static dt_result dti_pool_create(dti_base *base, int threads, const dt_job_syste
                                  dti_pool **out);
 static void dti_pool_destroy(dti_base *base, dti_pool *pool);
 static int dti_pool_threads(const dti_pool *pool);
-/* For what needs a deep stack: the pool, or NULL where its threads are the host's. */
+/* For work that needs a deep stack: the pool, or NULL if its threads are the host's. */
 static dti_pool *dti_pool_own(dti_pool *pool);
 typedef void dti_range_fn(void *arg, int64_t begin, int64_t end, int worker);
 static void dti_parallel_for(dti_pool *pool, int64_t count, int64_t grain, dti_range_fn *fn,
                              void *arg);
-/* Sets the library's modes: round to nearest, denormals kept, no traps. Returns the modes and flags
- * of before. The outermost public call does it (enter.c), and each thread of the library. */
+/* Sets the library's modes: round to nearest, denormals kept, no traps. Returns the old modes and
+ * flags. The outermost public call does this (enter.c), and each thread of the library. */
 static dti_fp_modes dti_fp_enter(void);
 /* The same, but that denormals are zero, as operands and as results. */
 static dti_fp_modes dti_fp_flush(void);
@@ -393,10 +396,10 @@ static double dti_normal_quantile(double p);
 
 /* ---- hash.c: FNV-1a 64, start 14695981039346656037 */
 static uint64_t dti_hash64(uint64_t hash, const void *data, size_t bytes);
-/* CRC-32 of PNG and ZIP: of what came before (crc; 0 at the start) and these bytes. */
+/* CRC-32 of PNG and ZIP: of the earlier bytes (crc; 0 at the start) and these. */
 static uint32_t dti_crc32(uint32_t crc, const void *data, size_t bytes);
 
-/* ---- crc32c.c: CRC32C of what came before (crc; 0 at the start) and these bytes. */
+/* ---- crc32c.c: CRC32C of the earlier bytes (crc; 0 at the start) and these. */
 static uint32_t dti_crc32c(uint32_t crc, const void *data, size_t bytes);
 
 /* ---- sha256.c */
@@ -409,8 +412,9 @@ static void dti_sha256_init(dti_sha256 *s);
 static void dti_sha256_add(dti_sha256 *s, const void *data, size_t bytes);
 static void dti_sha256_end(dti_sha256 *s, uint8_t digest[32]);
 
-/* ---- hmac.c: what secrets need. A key is prepared once; 55 bytes then cost two compressions. */
-typedef struct dti_hmac_key { /* as secret as what it was made from */
+/* ---- hmac.c: functions for secrets. A key is prepared once; 55 bytes then cost two
+ * compressions. */
+typedef struct dti_hmac_key { /* as secret as its source */
     uint32_t inner[8], outer[8];
 } dti_hmac_key;
 static void dti_hmac_prepare(dti_hmac_key *key, const void *secret, size_t bytes);
@@ -453,7 +457,8 @@ static bool dti_json_next_item(dti_json *j); /* false at ']' (consumed) or when 
 static bool dti_json_u64(dti_json *j, uint64_t *value);
 static bool dti_json_string(dti_json *j, dti_slice *value);
 static bool dti_json_skip(dti_json *j); /* any value */
-static char dti_json_peek(dti_json *j); /* what comes next, white space aside; 0: the end, or bad */
+static char dti_json_peek(dti_json *j); /* the next character, white space aside; 0: the end, or
+                                         * bad */
 static bool dti_json_done(dti_json *j); /* only white space is left, and not bad */
 static inline bool dti_slice_is(dti_slice s, const char *text) {
     return s.size == strlen(text) && memcmp(s.data, text, s.size) == 0;
@@ -479,20 +484,20 @@ static dt_result dti_reader_seek(dti_reader *r, uint64_t at);
 static void dti_reader_close(dti_reader *r);
 
 typedef struct dti_writer dti_writer;
-/* bytes: what all of it will be, for the text of a full disk; 0 = not known. */
+/* bytes: the final size, for the text of a full disk; 0 = not known. */
 static dt_result dti_writer_open(dti_base *base, const char *path, uint64_t bytes,
                                  dti_writer **out);
 static dt_result dti_writer_add(dti_writer *w, const void *data, size_t bytes);
 /* CRC32C of the bytes added since the opening, or since the last call of this function. */
 static uint32_t dti_writer_take_crc(dti_writer *w);
-/* IO also where an earlier dti_writer_add failed. keep=false removes the temporary, as an error
- * does. One error comes when the file is already
- * there, whole: its folder cannot be flushed; the text says so. */
+/* IO also if an earlier dti_writer_add failed. keep=false removes the temporary, as an error does.
+ * One error comes when the whole file exists already: its folder cannot be flushed. The text says
+ * so. */
 static dt_result dti_writer_close(dti_writer *w, bool keep);
 /* All three, of a file that is in memory. */
 static dt_result dti_file_write(dti_base *base, const char *path, const void *data, size_t bytes);
 static dt_result dti_text_write(dti_text *text, const char *path); /* and frees the text */
-/* The same; mode: of a file that replaces none, before the umask, which else is 0666. */
+/* The same. mode: of a file that replaces no other, before the umask; else 0666. */
 static dt_result dti_file_write_as(dti_base *base, const char *path, unsigned mode,
                                    const void *data, size_t bytes);
 /* UNSUPPORTED: where POSIX is hidden there are no folders. */
@@ -503,13 +508,14 @@ static dt_result dti_folder_probe(dti_base *base, const char *whose, const char 
 /* The regular file that writing to `path` would replace; its links stay. */
 static void dti_file_remove(const char *path);
 
-/* ---- grow.c: a file that grows by whole records: what cannot be written whole is taken back. */
+/* ---- grow.c: a file that grows by whole records: a record that cannot be written whole is
+ * removed. */
 typedef struct dti_growing {
     int stream;
     uint64_t size; /* the number of bytes in it */
     bool open;
 } dti_growing;
-/* Made where it is not there. lines: an unfinished last line gets its end. */
+/* Creates the file if needed. lines: an unfinished last line gets its end. */
 static dt_result dti_grow_open(dti_base *base, const char *path, bool lines, dti_growing *file);
 static dt_result dti_grow_add(dti_base *base, const char *path, dti_growing *file, const void *data,
                               size_t bytes);
@@ -522,7 +528,7 @@ static uint64_t dti_now_ns(void);     /* monotonic */
 static double dti_unix_seconds(void); /* the time of day, UTC */
 
 /* ---- system/process.c */
-static bool dti_process_is_raised(void); /* it has more rights than who started it */
+static bool dti_process_is_raised(void); /* it has more rights than the user who started it */
 static long dti_process(void);           /* its number */
 static bool dti_process_lives(long process);
 /* A word that is not 0, but is 0 in a child of fork. Reading it takes no system call. NULL where
@@ -530,7 +536,9 @@ static bool dti_process_lives(long process);
 static const volatile int *dti_at_home_open(void);
 static void dti_at_home_close(const volatile int *at_home); /* NULL is fine */
 #define DTI_HUGE_PAGE ((size_t)2 << 20)
-#define DTI_HUGE_MOST ((size_t)1 << 28) /* of a block; more may be for few pages of it to be used */
+#define DTI_HUGE_MOST                                                                              \
+    ((size_t)1 << 28) /* of a block; a larger one may have only few pages in
+                                         * use */
 static void dti_pages_huge(void *at, size_t bytes); /* asks for them where whole ones fit */
 static void *dti_library_open(const char *name, const char **why);
 static void *dti_library_find(void *library, const char *symbol);

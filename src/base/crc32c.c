@@ -15,7 +15,7 @@
 #include <arm_acle.h>
 #endif
 
-/* Entry n of a slice: what the byte n leaves behind, the sum of what its bits leave. */
+/* Entry n of a slice: the remainder of the byte n, the sum of its bits' remainders. */
 #define DTI_CRC_BIT(n, bit, x) ((n) >> bit & 1 ? x : 0u)
 #define DTI_CRC_1(n, a, b, c, d, e, f, g, h)                                                       \
     DTI_CRC_BIT(n, 0, a) ^ DTI_CRC_BIT(n, 1, b) ^ DTI_CRC_BIT(n, 2, c) ^ DTI_CRC_BIT(n, 3, d) ^    \
@@ -167,7 +167,7 @@ DTI_CRC_WIDE_TARGET DTI_NOINLINE uint32_t dti_crc32c_wide(uint32_t crc, const ui
     }
     d = dti_crc_fold(dti_crc_fold(dti_crc_fold(a, by_512, b), by_512, c), by_512, d);
     _mm512_storeu_si512(rest, d);
-    _mm256_zeroupper(); /* which GCC leaves out at -Os; what follows would wait */
+    _mm256_zeroupper(); /* GCC omits it at -Os; later code would be slow */
     return dti_crc32c_sse(dti_crc32c_sse(0, rest, sizeof rest), at, bytes);
 }
 #endif

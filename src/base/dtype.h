@@ -1,5 +1,5 @@
-/* What a type of elements is: its size, its names and the kind of number. Everything that turns
- * elements into bytes asks here. */
+/* A type of elements: its size, its names and the kind of number. All code that turns elements into
+ * bytes asks here. */
 
 /* X(id, bytes of an element, text): dt_dtype once more, in its order. */
 #define DTI_DTYPE_LIST(X)                                                                          \
@@ -14,11 +14,11 @@
 _Static_assert(0 DTI_DTYPE_LIST(DTI_X) == DT_U8 + 1, "every type");
 #undef DTI_X
 
-/* A word of the step block, the status, the block table and the optimizer's control: whatever type
- * the elements beside them have. */
+/* A word of the step block, the status, the block table and the optimizer's control. Its size does
+ * not depend on the elements' type. */
 #define DTI_WORD_BYTES 4u
 
-/* Of one element; 0: there is no such type. */
+/* Of one element; 0: no such type. */
 DTI_INLINE size_t dti_dtype_bytes(dt_dtype dtype) {
     static const uint8_t bytes[] = {
 #define DTI_X(id, bytes, text) [DT_##id] = bytes,

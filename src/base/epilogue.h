@@ -1,4 +1,4 @@
-/* Takes back what prelude.h changed: the host's own code after this is compiled as it asked. */
+/* Undoes prelude.h's changes: the host's code after this is compiled with its own flags. */
 
 #ifdef __clang__
 DTI_OPTIMIZE_SIZE_END

@@ -1,4 +1,4 @@
-/* What rows of a description say: see field.h. */
+/* The rows of a description: see field.h. */
 
 static double dti_field_number(uint32_t type, const void *at) {
     uint64_t whole;

@@ -1,5 +1,6 @@
 /* Descriptions as tables: a row for each member, with its place, type, range and default. Defaults,
- * errors of range and what ranks compare are made of the rows, so a member is named once. */
+ * errors of range and the values that ranks compare are made from the rows. So a member is named
+ * once. */
 
 typedef enum dti_field_type {
     DTI_FIELD_INT,
@@ -12,7 +13,7 @@ typedef enum dti_field_type {
     DTI_FIELD_F64, /* DT_ZERO is 0 */
     DTI_FIELD_TEXT,
     DTI_FIELD_POINTER, /* only whether it is there */
-    DTI_FIELD_OTHER    /* not a number: its struct has rows of its own, or code looks at it */
+    DTI_FIELD_OTHER    /* not a number: its struct has rows of its own, or code checks it */
 } dti_field_type;
 
 #define DTI_FIELD_SIZE (sizeof(size_t) == 8 ? DTI_FIELD_U64 : DTI_FIELD_U32)
@@ -25,12 +26,12 @@ enum {
     DTI_SCOPE_CODE  /* all ranks; contract.c describes it */
 };
 
-/* What a member may be, and what its 0 is. */
+/* The allowed values of a member, and the meaning of its 0. */
 typedef struct dti_field_range {
     double least, most, otherwise;
     const char *const *names; /* of an enum's numbers 0 to most, NULL if not allowed */
     const char *kind;         /* "DT_THREADS_ALL (-1), or ", or NULL */
-    bool above, below;        /* without the least, the most itself */
+    bool above, below;        /* without the least or the most value itself */
     bool single;              /* rounded to f32 first */
 } dti_field_range;
 
@@ -73,16 +74,17 @@ typedef struct dti_field_at {
 
 /* Defaults in their places. */
 static void dti_fields_resolve(const dti_fields *fields, void *of);
-/* Adds "prefixNAME is VALUE; it must be ..." for each that is out of its range; of = resolved. */
+/* Adds "prefixNAME is VALUE; it must be ..." for each member out of its range; of = resolved. */
 static void dti_fields_problems(dti_text *text, const char *prefix, const dti_fields *fields,
                                 const void *of);
 /* INVALID: the first of these. */
 static dt_result dti_fields_check(dti_base *base, const char *prefix, const dti_fields *fields,
                                   const void *of);
-/* A line for each that ranks share: prefix, name, value. servers: only what those share too. */
+/* A line for each member that ranks share: prefix, name, value. servers: only those that servers
+ * share too. */
 static void dti_fields_describe(dti_text *text, const char *prefix, const dti_fields *fields,
                                 const void *of, bool servers);
-/* The member at an offset, which is there. */
+/* The member at an offset, which must exist. */
 static dti_field_at dti_fields_find(const dti_fields *fields, size_t offset);
 /* The name of an enum's number, or NULL. */
 static const char *dti_field_enumerator(const dti_field_range *r, double x);

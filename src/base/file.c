@@ -85,7 +85,7 @@ struct dti_writer {
     uint32_t crc;    /* of the bytes added since the last query */
     uint64_t bytes;  /* that the whole will have; 0 = not known */
     char *temporary; /* the texts follow this struct, in the same block */
-    char *path;      /* of the file itself, where links end */
+    char *path;      /* of the file itself, after all links */
     char *name;      /* for messages: as it was given, and where its links end */
 };
 
@@ -112,9 +112,9 @@ static dt_result dti_writer_fail(dti_writer *w, const char *what) {
 #define DTI_TEMPORARY_ROOM sizeof ".tmp.-9223372036854775808.0123456789abcdef"
 #define DTI_TEMPORARY_KEPT 64 /* bytes of the name; checkpoints' are shorter, so they are found */
 
-/* The process, for who looks for what dead ones left; and chance, since containers have equal
- * process ids, and a name that can be foreseen can be taken. A name is cut between characters of
- * UTF-8. */
+/* The process number shows whose files are left over. The random part is needed because containers
+ * have equal process numbers, and a foreseeable name can be taken. A name is cut between characters
+ * of UTF-8. */
 static void dti_writer_name_temporary(char *to, size_t size, const char *path) {
     const char *name = dti_file_name(path);
     size_t kept = strlen(name);

@@ -1,5 +1,5 @@
-/* Hashes that name things inside one program: FNV-1a 64, for plans and caches; and the CRC-32 of
- * PNG and ZIP. Not meant to be fast, nor to hold against intent. */
+/* Hashes that identify things inside one program: FNV-1a 64, for plans and caches. Also the CRC-32
+ * of PNG and ZIP. They are neither fast, nor safe against intent. */
 
 static uint64_t dti_hash64(uint64_t hash, const void *data, size_t bytes) {
     const uint8_t *at = data;

@@ -1,12 +1,13 @@
-/* Instruction sets: their names, and which of them the CPU has. What is compiled once per set (the
- * kernels, the folds of comm) names its functions with DTI_CAT and chooses by dti_isa_select. */
+/* Instruction sets: their names, and which of them the CPU has. Code that is compiled once per set
+ * (the kernels, the folds of comm) names its functions with DTI_CAT and chooses by
+ * dti_isa_select. */
 
 #define DTI_ISA_PORTABLE 0
 #define DTI_ISA_AVX2 1   /* with FMA */
 #define DTI_ISA_AVX512 2 /* F, BW, DQ, VL */
 #define DTI_ISA_AVX512_BF16 3
 #define DTI_ISA_BEST DTI_ISA_AVX512_BF16
-#define DTI_ISA_AMX 4 /* sums of bf16 have an order of their own: only where it is asked for */
+#define DTI_ISA_AMX 4 /* sums of bf16 have an order of their own: only on request */
 
 /* Classes of sets: those of one class have the same bits. */
 enum {

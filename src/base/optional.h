@@ -8,7 +8,7 @@
 
 #include "features.h"
 
-/* Names that somebody may write for one of them. No compiler reports a macro that nobody asks. */
+/* Names that a user may write by mistake. No compiler reports a macro that is never used. */
 #if defined DT_NO_EXPORTS || defined DT_NO_ONNX || defined DT_NO_C || defined DT_NO_SERVERS ||     \
     defined DT_NO_WORKERS || defined DT_NO_PARALLEL || defined DT_NO_PIPELINE ||                   \
     defined DT_NO_TENSOR_PARALLEL || defined DT_NO_GOSSIP || defined DT_NO_LOCAL_STEPS ||          \
@@ -38,7 +38,7 @@ DT_NO_SERVER, DT_NO_THREADS, DT_NO_VULKAN, DT_NO_ZERO"
 #endif
 /* clang-format on */
 
-/* Of optimizers the first three (SGD, Adam and AdamW) always are. */
+/* The first three optimizers (SGD, Adam and AdamW) always exist. */
 #define DTI_HAS_OPTIM(kind) (DTI_HAS_OPTIMIZERS || (kind) <= DT_OPTIM_ADAMW)
 
 /* Why something is refused: DTI_OFF(SERVER). A test looks at how often that is asked. */
@@ -51,7 +51,7 @@ DT_NO_SERVER, DT_NO_THREADS, DT_NO_VULKAN, DT_NO_ZERO"
 #define DTI_OFF(feature) DTI_OFF_ASKED("dtrain was compiled with DT_NO_" #feature)
 #endif
 
-/* A list of one, so that a host's macro of a feature's name stays out. */
+/* A list of one, so that the host's macros of a feature's name are not expanded. */
 #define DTI_OPTIONAL(X) X(ALWAYS)
 #define DTI_HAS_ALWAYS 1
 #define DTI_HAS(feature) DTI_HAS_##feature

@@ -52,9 +52,9 @@
 #pragma push_macro("I")
 #undef I
 
-/* What loops over data is compiled for speed whatever the host asks for; the rest for size, or as
- * the host says where it does not optimise. A level takes the other flags back, so they come again.
- * They stand around whole files: see dtrain.c. */
+/* Loops over data are compiled for speed, whatever the host's flags are. The rest is compiled for
+ * size, or by the host's flags at -O0. A level resets the other flags, so they are set again. The
+ * pragmas surround whole files: see dtrain.c. */
 #define DTI_PRAGMA(text) _Pragma(#text)
 #ifdef __clang__
 #ifdef __OPTIMIZE__
@@ -110,7 +110,7 @@ DTI_OPTIMIZE()
 #endif
 #define DTI_NOINLINE static __attribute__((noinline))
 
-#if defined _WIN32 && !defined __clang__ /* whose printf is not that of mingw-w64's vsnprintf */
+#if defined _WIN32 && !defined __clang__ /* its printf is not that of mingw-w64's vsnprintf */
 #define DTI_PRINTF(text, first) __attribute__((__format__(__gnu_printf__, text, first)))
 #else
 #define DTI_PRINTF(text, first) __attribute__((__format__(__printf__, text, first)))
@@ -134,8 +134,8 @@ DTI_OPTIMIZE()
 #define DTI_ASSERT(condition) ((void)sizeof(condition))
 #endif
 
-/* A row for each function that this system, or this build, has not: it does nothing, and returns
- * the value. */
+/* A row for each function that this system, or this build, lacks: it does nothing, and returns the
+ * value. */
 #define DTI_ABSENT(type, name, params, ...)                                                        \
     static type name params {                                                                      \
         return __VA_ARGS__;                                                                        \

@@ -1,4 +1,4 @@
-/* SHA-256 (FIPS 180-4): names contents, and is what hmac.c stands on. Owns the choice between the
+/* SHA-256 (FIPS 180-4): identifies contents, and is the base of hmac.c. Owns the choice between the
  * CPU's instructions and plain C. */
 
 static const uint32_t dti_sha256_k[64] = {

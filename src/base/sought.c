@@ -1,4 +1,4 @@
-/* What a find did not have, and which name was meant (dti_sought). */
+/* The name that a find did not have, and the nearest one (dti_sought). */
 
 static int dti_sought_none(dti_base *base, const char *find, const char *name) {
     dti_sought *s = &base->sought;

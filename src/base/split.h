@@ -20,7 +20,7 @@
 #ifdef DT_STATIC
 #error "dtrain.h: DT_STATIC keeps all of the library in one file: define DT_IMPLEMENTATION there"
 #endif
-#if defined _WIN32 || defined __CYGWIN__ /* what a program shows it names */
+#if defined _WIN32 || defined __CYGWIN__ /* these export all symbols of a program */
 #define DTI_SEAM extern
 #else
 #define DTI_SEAM extern __attribute__((visibility("hidden")))
@@ -40,7 +40,7 @@
     DTI_SEAM const char name;                                                                      \
     __attribute__((used DTI_RETAIN)) static const char *const name##_here = &name;
 
-/* Of base, what this part has no use for. */
+/* Parts of base that this part does not use. */
 #pragma GCC diagnostic ignored "-Wunused-const-variable"
 #endif
 

@@ -63,8 +63,7 @@ static void dti_cpu_relax(void) {
 #endif
 }
 
-/* For who waits for what mostly comes at once: looks again until it has waited for `limit_ns`, and
- * sleeps then. */
+/* For a wait that is mostly short: spins for `limit_ns`, and then sleeps. */
 typedef struct dti_spin {
     uint64_t limit_ns, since;
     int turns;

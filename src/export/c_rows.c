@@ -1,4 +1,4 @@
-/* What a model's C file holds while it is written (c_save.c), and the calls of its rows. */
+/* A model's C file while it is written (c_save.c), and the calls of its rows. */
 
 enum {
 #define DTI_X(id, needs, text) DTI_C_##id,
@@ -28,7 +28,7 @@ typedef struct dti_c_file {
     dti_c_value *values;        /* by node */
     uint32_t helpers;           /* of DTI_C_LIST */
     int64_t floats;             /* of the array */
-    dti_text about, parameters; /* what is what, in a comment; the function's */
+    dti_text about, parameters; /* the comment about the parameters; the function's parameters */
     dti_text maps, body, constants;
     dt_result result;
 } dti_c_file;

@@ -192,7 +192,7 @@ static dt_result dti_c_write(dti_c_file *f, const char *path) {
     return dti_text_write(&text, path);
 }
 
-/* What C or the file itself means something else by. */
+/* Names that C or the file itself uses. */
 static bool dti_c_name_taken(const char *name) {
     static const char words[] =
         " auto break case char const continue default do double else enum extern float for goto if "

@@ -1,6 +1,6 @@
-/* Functions of the C files that c_save.c writes, of which each has those that it calls. They make
- * the sums of the CPU's portable class in its order (kernel/gemm.h, conv.h, vec_body.h) and its
- * elementary functions (shaders/lib/math_body.h); a test compares the bits.
+/* Functions of the C files that c_save.c writes, each with those that it calls. They make the sums
+ * of the CPU's portable class in its order (kernel/gemm.h, conv.h, vec_body.h) and its elementary
+ * functions (shaders/lib/math_body.h); a test compares the bits.
  *
  * X(ID, others that it needs, text) */
 /* clang-format off */

@@ -17,7 +17,7 @@ typedef struct dti_onnx_file {
     int outputs;
     const char *names[DT_MAX_OUTPUTS];
     char own[DT_MAX_OUTPUTS][16];
-    dti_text head, values; /* what stands before a weight's bytes; inputs and outputs */
+    dti_text head, values; /* the bytes before a weight's values; inputs and outputs */
     uint64_t weights;      /* bytes of all initializers that are parameters */
 } dti_onnx_file;
 

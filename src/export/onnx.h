@@ -14,8 +14,8 @@ typedef struct dti_onnx {
     uint8_t *needed;         /* by node */
     uint32_t next;           /* the number of the next value */
     uint32_t sampled;        /* an input whose first axis gives the number of samples */
-    uint32_t batch;          /* how many: i64 [1]; 0: nobody has asked yet */
-    size_t open;             /* of the operator that attributes go to */
+    uint32_t batch;          /* the number of samples: i64 [1]; 0: not needed so far */
+    size_t open;             /* the operator that gets attributes */
     bool is_open;
     uint32_t packed; /* the newest row with several outputs */
     uint32_t outputs[DTI_OUTPUTS_MAX];
@@ -32,8 +32,8 @@ struct dti_onnx_row {
 };
 
 /* ---- onnx_make.c: operators one after the other */
-/* An operator of `count` values, of which 0 is one that is left out; its first result. It stays
- * open for attributes, and for more results, until the next one. */
+/* An operator of `count` values; a value of 0 is omitted. Returns its first result. It stays open
+ * for attributes, and for more results, until the next one. */
 static uint32_t dti_onnx_op(dti_onnx *o, const char *type, uint32_t count, ...);
 static uint32_t dti_onnx_more(dti_onnx *o);
 static void dti_onnx_int(dti_onnx *o, const char *name, int64_t value);
@@ -62,7 +62,7 @@ static uint32_t dti_onnx_turned(dti_onnx *o, uint32_t x, bool samples, int rank)
 static uint32_t dti_onnx_in(const dti_onnx *o, const dti_node *n, uint32_t k);
 static const dti_node *dti_onnx_node(const dti_onnx *o, const dti_node *n, uint32_t k);
 static uint32_t dti_onnx_lifted(dti_onnx *o, const dti_node *n, uint32_t k, int rank);
-/* The same with samples, where it has none: repeated for each. */
+/* The same with samples: repeated for each if it has none. */
 static uint32_t dti_onnx_spread(dti_onnx *o, const dti_node *n, uint32_t k);
 static uint32_t dti_onnx_batch(dti_onnx *o, const dti_node *n);
 /* UNSUPPORTED, naming the op and the node. Returns 0. */
@@ -71,5 +71,5 @@ static uint32_t dti_onnx_refuse(dti_onnx *o, const dti_node *n, const char *form
 static void dti_onnx_name(dti_text *to, uint32_t field, const dti_onnx *o, uint32_t value);
 
 /* ---- onnx_layers.c */
-/* Whether what makes n reads, in place of input k, the inputs of that. */
+/* Whether the op that makes n reads, in place of input k, that input's inputs. */
 static bool dti_onnx_folds(const dti_onnx *o, const dti_node *n, uint32_t k);

@@ -1,4 +1,4 @@
-/* Norms, attention and recurrent layers as ONNX operators: by one of their own where there is. */
+/* Norms, attention and recurrent layers as ONNX operators, as one operator if ONNX has it. */
 
 /* ---- norms. Batch norm's statistics are the running ones, which its operator takes as they are;
  * so the row in between is folded. */

@@ -25,7 +25,7 @@ struct dti_checkpoint_file {
     uint64_t *bytes;                 /* [count] */
     uint32_t *sums;                  /* [count + 1]: the header's, then each tensor's */
     dti_checkpoint_folder_step step; /* .folder[0]: it is a step's file of a folder */
-    const char *how;                 /* what to do where the system refuses; NULL: the caller's */
+    const char *how;                 /* what to do if the system fails; NULL: the caller's */
     dti_checkpoint_copy *copy;       /* of which bytes are added to; NULL: to the file */
 };
 
@@ -228,7 +228,7 @@ static dt_result dti_checkpoint_check(dti_checkpoint *c) {
 
 /* ---- Reading parts */
 
-/* What the index knows of a part; NULL: nothing. */
+/* The index's entry of a part; NULL: none. */
 static const dti_weights_file *dti_checkpoint_known(const dti_checkpoint *c,
                                                     const dti_checkpoint *part) {
     for (size_t i = 0; i < c->file_count; i++)

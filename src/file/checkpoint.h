@@ -3,7 +3,7 @@
  * flipped bit is found. A folder of checkpoints has one file a step, and a file LATEST that names
  * the newest. The trainer knows what the tensors mean. */
 
-/* A file that was checked and is open: without the checksums, and with no tensor's bytes in memory.
+/* A file that was checked and is open, without the checksums. No tensor's bytes are in memory.
  * dt_safetensors_close ends it. */
 typedef dt_safetensors dti_checkpoint;
 
@@ -15,13 +15,13 @@ typedef dt_result dti_checkpoint_read_fn(void *user, int item, uint64_t offset, 
 static bool dti_checkpoint_warn(dti_base *base, const dti_safetensors_item *item, uint64_t offset,
                                 const void *data, size_t bytes);
 
-/* A file that is being written: bytes are added in the tensors' order, in pieces of any size. */
+/* A file that is being written. Bytes are added in the tensors' order, in pieces of any size. */
 typedef struct dti_checkpoint_file dti_checkpoint_file;
 static dt_result dti_checkpoint_begin(dti_base *base, const char *path,
                                       const dti_safetensors_item *items, int count,
                                       dti_checkpoint_file **out);
 static dt_result dti_checkpoint_add(dti_checkpoint_file *f, const void *data, size_t bytes);
-/* All further tensors: what `read` gives, through one buffer. */
+/* Writes all further tensors from `read`, through one buffer. */
 static dt_result dti_checkpoint_fill(dti_checkpoint_file *f, dti_checkpoint_read_fn *read,
                                      void *user);
 /* Lets the file appear once all bytes are written. If `own` is an error, removes the written bytes
@@ -39,16 +39,16 @@ static dt_result dti_checkpoint_write(dti_base *base, const char *path,
 /* Reads a file once, through a buffer, and checks everything. FORMAT: not safetensors, truncated,
  * no checksums, or one that is wrong (names the tensor). */
 static dt_result dti_checkpoint_open(dti_base *base, const char *path, dti_checkpoint **out);
-/* The same of one of the ranks that share the reading: of parts only each `shares`th is checked. */
+/* The same on one of the ranks that share the reading: of parts only each `shares`th is checked. */
 static dt_result dti_checkpoint_open_share(dti_base *base, const char *path, uint32_t share,
                                            uint32_t shares, dti_checkpoint **out);
 static bool dti_checkpoint_is_checked(const dti_checkpoint *c, int index); /* a tensor is, here */
-/* FORMAT: what the tensors mean is wrong. desc: the description whose member allows it. */
+/* FORMAT: the tensors have a wrong meaning. desc: the description whose member allows it. */
 typedef dt_result dti_checkpoint_check_fn(const dti_checkpoint *c, const char *path,
                                           const char *desc);
 /* A tensor by its name, without .data; NULL = not found. */
 static const dt_safetensors_tensor *dti_checkpoint_find(const dti_checkpoint *c, const char *name);
-/* Where its parts lie; NULL: it is one file, or none. */
+/* The path of its parts; NULL: it is one file, or none. */
 static const char *dti_checkpoint_parts_path(const dti_checkpoint *c);
 static const dt_safetensors_tensor *dti_checkpoint_at(const dti_checkpoint *c, int index);
 static int dti_checkpoint_index(const dti_checkpoint *c, const char *name); /* -1: not found */
@@ -68,7 +68,7 @@ typedef struct dti_checkpoint_folder_step {
     int keep;
     bool parts; /* it is a folder */
 } dti_checkpoint_folder_step;
-/* Once the step's file is there: LATEST, and old ones go. */
+/* After the step's file exists: writes LATEST, and removes old files. */
 static dt_result dti_checkpoint_folder_end(dti_base *base, const dti_checkpoint_folder_step *s);
 /* Before the first checkpoint: makes the folder if it does not exist (its parent must). Checks that
  * files can be created in it. IO: the text has the reason and what to do. */
@@ -89,13 +89,13 @@ static dt_result dti_checkpoint_folder_begin(dti_base *base, const char *folder,
 static dt_result dti_checkpoint_folder_write(dti_base *base, const char *folder, uint64_t step,
                                              int keep, const dti_safetensors_item *items, int count,
                                              dti_checkpoint_read_fn *read, void *user);
-/* The file that LATEST names; where it is missing or names none, the one with the highest step.
- * *found false: none, or no folder. It is not opened. */
+/* The file that LATEST names. If it is missing or names none, the one with the highest step. *found
+ * false: none, or no folder. It is not opened. */
 static dt_result dti_checkpoint_folder_newest(dti_base *base, const char *folder,
                                               char path[DTI_CHECKPOINT_PATH], bool *found);
-/* The file with the highest step that is good, other than `bad` (may be NULL); `older`: of the
- * steps before that one's; `check`: passes it (NULL: none). Each is read whole until one is
- * good. The recorded error stays as it was, and nothing is logged. */
+/* The good file with the highest step, other than `bad` (may be NULL); `older`: only of earlier
+ * steps; `check`: it passes that (NULL: no check). Each is read whole until one is good. The
+ * recorded error stays as it was, and nothing is logged. */
 static bool dti_checkpoint_folder_good(dti_base *base, const char *folder, const char *bad,
                                        bool older, dti_checkpoint_check_fn *check,
                                        char path[DTI_CHECKPOINT_PATH]);
@@ -105,26 +105,27 @@ static int dti_checkpoint_folder_steps(const char *folder, uint64_t most, uint64
 /* Before anything is written: makes the folder if it does not exist, and removes temporary
  * files. */
 static dt_result dti_checkpoint_folder_start(dti_base *base, const char *folder);
-/* The name of a step's file, or of its folder where that is there. */
+/* The name of a step's file, or of its folder if that exists. */
 static dt_result dti_checkpoint_folder_file(dti_base *base, const char *folder, uint64_t step,
                                             char path[DTI_CHECKPOINT_PATH]);
 /* Removes the files of all steps above this one; on the disk when it returns. */
 static dt_result dti_checkpoint_folder_cut(dti_base *base, const char *folder, uint64_t step);
 
-/* ---- A checkpoint in parts, of which each rank writes one: a folder of the parts and an index. In
- * a job's folder its name is the step's, without .safetensors. */
+/* ---- A checkpoint in parts. Each rank writes one; it is a folder of the parts and an index. In a
+ * job's folder its name is the step's, without .safetensors. */
 #define DTI_CHECKPOINT_SEEN "a sharded checkpoint needs a folder that all ranks share"
 #define DTI_CHECKPOINT_PART_PATH (DTI_CHECKPOINT_PATH + 128)
 typedef struct dti_checkpoint_parts {
     char path[DTI_CHECKPOINT_PATH];           /* what it becomes */
-    char temporary[DTI_CHECKPOINT_PATH + 64]; /* where it is written: rank 0's name, for all */
+    char temporary[DTI_CHECKPOINT_PATH + 64]; /* its path while it is written: rank 0's name, for
+                                               * all */
     uint32_t rank, ranks;
     dti_checkpoint_folder_step step; /* .folder[0]: in a job's folder */
-    dti_text index;                  /* rank 0's, without what recognises the parts */
+    dti_text index;                  /* rank 0's, without the parts' identities */
     uint32_t map_sum, *counts;       /* [ranks]: tensors of each */
     uint64_t begun;
-    /* A time of dti_now_ns: parts are awaited until then, and as long as this rank's took. 0: on;
-     * 1: no more. */
+    /* A time of dti_now_ns: parts are awaited until then, and as long as this rank's took. 0: not
+     * started; 1: no longer. */
     _Atomic uint64_t until;
 } dti_checkpoint_parts;
 /* The random part of the temporary folder's name. Rank 0 draws it, and sends it to all. */
@@ -140,12 +141,12 @@ static dt_result dti_checkpoint_folder_parts(dti_base *base, dti_checkpoint_part
 static dt_result dti_checkpoint_parts_make(dti_base *base, dti_checkpoint_parts *p,
                                            const dti_safetensors_item *items, int count,
                                            const uint32_t *part_of);
-/* This rank's part: items are its own. */
+/* This rank's part, with its own items. */
 static dt_result dti_checkpoint_part_begin(dti_base *base, const dti_checkpoint_parts *p,
                                            const dti_safetensors_item *items, int count,
                                            dti_checkpoint_file **out);
-/* Rank 0, last: waits until all parts are there, writes the index and lets the folder appear. `own`
- * is an error, or one comes: removes all. IO: a part does not come, as on another disk. */
+/* Rank 0, last: waits for all parts, writes the index and lets the folder appear. If `own` is an
+ * error, or one occurs, removes all. IO: a part does not appear, e.g. on another disk. */
 static dt_result dti_checkpoint_parts_end(dti_base *base, dti_checkpoint_parts *p, dt_result own);
 static void dti_checkpoint_parts_close(dti_base *base, dti_checkpoint_parts *p);
 /* Its files and itself. False: it does not exist, or stays; errno says why. */
@@ -153,10 +154,10 @@ static bool dti_checkpoint_parts_remove(const char *folder);
 
 /* ---- A step's file in a folder, written by a thread from a copy. */
 typedef struct dti_checkpoint_copy dti_checkpoint_copy;
-/* Bytes that are added go to memory, which is kept for the next time. dti_checkpoint_end starts the
- * thread; without a thread the file is there when it returns. *copy is made if it is NULL. One that
- * is under way must have been waited for. The thread warns of a NaN in the first `finite` tensors.
- * Errors: MEMORY; of the end, without a thread: the file's. */
+/* Added bytes go to memory, which is kept for the next time. dti_checkpoint_end starts the thread;
+ * without a thread the file is there when it returns. *copy is made if it is NULL. The one before
+ * must have been waited for. The thread warns of a NaN in the first `finite` tensors. Errors:
+ * MEMORY; of the end, without a thread: the file's. */
 static dt_result dti_checkpoint_copy_begin(dti_base *base, dti_checkpoint_copy **copy,
                                            const char *folder, uint64_t step, int keep,
                                            const dti_safetensors_item *items, int count, int finite,
@@ -164,10 +165,11 @@ static dt_result dti_checkpoint_copy_begin(dti_base *base, dti_checkpoint_copy *
 /* Then the thread writes this rank's part of a checkpoint, whose list is in the memory of this
  * base; rank 0's also ends it. */
 static dti_base *dti_checkpoint_copy_parts(dti_checkpoint_copy *c, dti_checkpoint_parts *parts);
-/* What dti_checkpoint_add and dti_checkpoint_end do with one. */
+/* dti_checkpoint_add and dti_checkpoint_end for a copy. */
 static void dti_checkpoint_copy_put(dti_checkpoint_copy *c, int item, uint64_t at, const void *data,
                                     size_t bytes);
 static dt_result dti_checkpoint_copy_start(dti_base *base, dti_checkpoint_copy *c);
-/* Until the file is on the disk: as dti_checkpoint_folder_write. OK where none is under way. */
+/* Waits until the file is on the disk: as dti_checkpoint_folder_write. OK if no copy is under
+ * way. */
 static dt_result dti_checkpoint_copy_wait(dti_base *base, dti_checkpoint_copy *copy);
 static void dti_checkpoint_copy_free(dti_base *base, dti_checkpoint_copy *copy); /* NULL is fine */

@@ -6,7 +6,7 @@
 static void dti_model_text_params(const dt_graph *g, dti_text *text);
 /* The ops of the first `count` nodes. */
 static void dti_model_text_ops(const dt_graph *g, uint32_t count, bool attributes, dti_text *text);
-/* What an op has besides inputs, " (i0 3, f1 0.5)": only what is not 0. */
+/* An op's attributes, " (i0 3, f1 0.5)": only those that are not 0. */
 static void dti_model_text_attr(const dti_attr *attr, dti_text *text);
 /* The text of a file of version 1, as dti_model_text_ops without attributes. */
 static void dti_model_text_first(const char *file, size_t size, dti_text *text);
@@ -17,13 +17,13 @@ typedef struct dti_line_text {
     char text[161];
 } dti_line_text;
 static dti_line_text dti_show_line(dti_slice line); /* for a message */
-/* Whether two texts differ; *line is where the first line begins that does, in both. */
+/* Whether two texts differ; *line is where the first line that differs begins, in both. */
 static bool dti_model_texts_differ(const char *a, size_t a_size, const char *b, size_t b_size,
                                    size_t *line);
 
 /* INVALID: a parameter's line that only one of the two has; named. */
 static dt_result dti_model_text_contract(dti_base *base, const char *path, const char *file,
                                          size_t size, const dti_text *here);
-/* The first difference beside that is warned of. */
+/* Warns of the first other difference. */
 static void dti_model_text_warn(dti_base *base, const char *path, const char *file, size_t size,
                                 const dti_text *here);

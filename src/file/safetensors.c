@@ -32,9 +32,9 @@ struct dt_safetensors {
      * bytes. */
     dt_safetensors **parts;
     size_t part_count;
-    dti_weights_file *files; /* as the index knows them; of a checkpoint */
+    dti_weights_file *files; /* of a checkpoint, by the index */
     size_t file_count;
-    uint32_t map_sum; /* what the map's checksum should be; of a file that of its checksums */
+    uint32_t map_sum; /* the expected checksum of the map; for a file, of its checksums */
 };
 
 /* ---- Text: UTF-8, escapes, names in messages */
@@ -60,8 +60,8 @@ static uint32_t dti_hex4(const char *at) {
     return value;
 }
 
-/* The code of the escape \uXXXX at `*at`, or of a surrogate pair of them; 0 when it is half of
- * one, or NUL itself, which no name may hold. */
+/* The code of the escape \\uXXXX at `*at`, or of a surrogate pair of them. 0: half a pair, or NUL,
+ * which no name may hold. */
 static uint32_t dti_escape_unicode(const char **at, const char *end) {
     uint32_t code = dti_hex4(*at + 2), low = 0;
     *at += 6;
@@ -280,7 +280,7 @@ static dt_result dti_weights_order(dt_safetensors *w) {
     return DT_OK;
 }
 
-/* Sorts by name, of which none may be there twice. */
+/* Sorts by name; none may come twice. */
 static dt_result dti_weights_order_names(dt_safetensors *w) {
     dti_weights_sort(w, dti_weights_less_name, w->by_name, w->count);
     for (size_t i = 1; i < w->count; i++) {
@@ -419,7 +419,7 @@ static dt_result dti_weights_take_as(dt_safetensors *w, bool index, bool in_memo
     return in_memory ? dti_weights_take_data(w) : DT_OK;
 }
 
-/* part: of an index, so none itself. */
+/* part: it belongs to an index, so it is not one itself. */
 static dt_result dti_weights_start(dti_base *base, const char *path, bool part, bool in_memory,
                                    dt_safetensors **out) {
     static const char json[] = ".json";

@@ -1,6 +1,5 @@
 /* Safetensors files: 8 bytes of header length (little-endian), a JSON header, the tensors' bytes.
- * The reader is dt_weights_* of the public API; these are its parts that others and the tests use,
- * and the writer. */
+ * The reader is dt_safetensors_* of the public API. Here are its internal parts, and the writer. */
 
 #if defined __BYTE_ORDER__ && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "dtrain.h: weight files are little-endian and so must be the processor"
@@ -10,20 +9,21 @@
 #define DTI_SAFETENSORS_HEADER_MAX 100000000u
 #define DTI_WEIGHT_MAX_DIMS 8
 
-/* X(name in the file, bytes of an element). Types that the reader knows besides DTI_DTYPE_LIST: of
- * them, and of no others, it holds the bytes against the shape. */
+/* X(name in the file, bytes of an element). Types that the reader knows besides DTI_DTYPE_LIST. It
+ * checks the number of bytes only of known types. */
 /* clang-format off */
 #define DTI_WEIGHT_DTYPE_LIST(X)                                                                   \
     X("I16", 2) X("I8", 1) X("U64", 8) X("U32", 4) X("U16", 2) X("BOOL", 1)                        \
     X("F8_E4M3", 1) X("F8_E5M2", 1) X("F8_E8M0", 1) X("C64", 8)
 /* clang-format on */
 
-/* The type of a tensor that has floats; false: it has none. */
+/* The type of a tensor of floats; false: it has other elements. */
 static bool dti_weight_floats(const dt_safetensors_tensor *info, dt_dtype *dtype);
-/* The error of value number `at` of a tensor; `desc` has the .allow_nonfinite that accepts it. */
+/* The error about value number `at` of a tensor; `desc` has the .allow_nonfinite that accepts
+ * it. */
 static dt_result dti_fail_infinite(dti_base *base, dt_result result, const char *path,
                                    const char *tensor, uint64_t at, const char *desc);
-/* Whether values that are saved, from number `first` on, have a NaN or an infinity: logged. */
+/* Whether saved values, from number `first` on, have a NaN or an infinity: logged. */
 static bool dti_warn_infinite(dti_base *base, const char *tensor, const void *data, dt_dtype dtype,
                               uint64_t first, uint64_t count);
 static int dti_weights_find(const dt_safetensors *weights, const char *name); /* -1: none */
@@ -53,7 +53,7 @@ static dt_result dti_weights_read(const dt_safetensors *w, int index, uint64_t o
 #define DTI_WEIGHTS_CHUNK ((uint64_t)1 << 20)
 
 /* ---- store_file.c: for a trainer whose devices each have a part of a store's parameters */
-/* The file of all parameters in their order, as F32, for a writer who has the values, with
+/* The file of all parameters in their order, as F32. The writer, which has the values, calls
  * dti_writer_add and dti_writer_close. */
 static dt_result dti_weights_begin(dt_store *store, const char *path, dti_writer **out);
 /* Whether a file has all of them: INVALID */
@@ -79,8 +79,8 @@ static dt_result dti_safetensors_begin(dti_base *base, const char *path,
 /* "model-00001-of-00003.safetensors" of number 0, and back. */
 static void dti_index_file_name(char to[DTI_INDEX_FILE_ROOM], uint32_t number, uint32_t files);
 static bool dti_index_is_file_name(const char *name, uint32_t *number, uint32_t *files);
-/* An index's text: tensor i is in file number file_of[i] of `files`. known: [files], what
- * recognises each, without names; NULL: nothing does. *sum: of the first half, for the second. */
+/* An index's text: tensor i is in file number file_of[i] of `files`. known: [files], each file's
+ * identity, without names; NULL: none. *sum: of the first half, for the second. */
 static void dti_index_begin(dti_text *text, const dti_safetensors_item *items, int count,
                             const uint32_t *file_of, uint32_t files, uint32_t *sum);
 static void dti_index_end(dti_text *text, const dti_weights_file *known, uint32_t files,

@@ -1,5 +1,5 @@
-/* Writes safetensors: a file with its header, and the index of several. It owns the texts; a file
- * appears whole by base/file.c's writer. */
+/* Writes safetensors: a file with its header, and the index of several. It owns the texts;
+ * base/file.c's writer lets a file appear whole. */
 
 static void dti_safetensors_add_item(dti_text *text, const dti_safetensors_item *item,
                                      uint64_t begin) {
@@ -17,7 +17,7 @@ static dti_text dti_safetensors_header(dti_base *base, const dti_safetensors_ite
                                        int count) {
     dti_text text = dti_text_open(base);
     uint64_t at = 0;
-    /* transformers refuses a file that does not say what wrote it. */
+    /* transformers rejects a file that does not name its framework. */
     dti_text_add(&text, "{\"__metadata__\":{\"format\":\"pt\"}");
     for (int i = 0; i < count; i++) {
         dti_safetensors_add_item(&text, &items[i], at);
@@ -74,7 +74,7 @@ static bool dti_index_is_file_name(const char *name, uint32_t *number, uint32_t 
     return !strcmp(name, again);
 }
 
-/* Each tensor's file. The checksum is of both names as they stand there. */
+/* Each tensor's file. The checksum covers both names as written. */
 static uint32_t dti_index_add_map(dti_text *text, const dti_safetensors_item *items, int count,
                                   const uint32_t *file_of, uint32_t files) {
     uint32_t sum = 0;

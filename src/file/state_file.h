@@ -21,8 +21,9 @@ typedef struct dti_state_file {
     dti_safetensors_item *items;
     char **names; /* of the first `tensors` items */
     int count, tensors;
-    int64_t *raw; /* by item: the size of one that is bytes */
-    uint32_t *t;  /* room for counts, and for a chunk: what is put must not run out of memory */
+    int64_t *raw; /* by item: the size of an item of bytes */
+    uint32_t *t;  /* room for counts, and for a chunk: writing into the store must not run out of
+                   * memory */
     char *chunk;
     int64_t sizes[3];
     const uint32_t *counts;  /* of steps, by parameter; NULL: the store has them */
@@ -47,22 +48,22 @@ static uint32_t dti_state_moments(const dt_store *s); /* that the store keeps no
 static uint32_t dti_state_array(const dti_state_file *f, uint32_t item);
 /* A dti_checkpoint_read_fn of a dti_state_file. */
 static dt_result dti_state_read(void *user, int item, uint64_t offset, void *to, size_t bytes);
-/* The same without a warning of NaN and infinities; and in how many of the first tensors one is
- * warned of. */
+/* The same without a warning of NaN and infinities; and the number of first tensors for which there
+ * is one. */
 static dt_result dti_state_copy(void *user, int item, uint64_t offset, void *to, size_t bytes);
 static int dti_state_warned(const dti_state_file *f);
 /* Elements [at, at + n) of one of the first tensors, which is of floats, to a file. Writes over
  * `values`. */
 static dt_result dti_state_push(dti_state_file *f, dti_checkpoint_file *file, int item, uint64_t at,
                                 uint64_t n, float *values);
-/* Whether the file has words of that number, which come to f->words. FORMAT. */
+/* Whether the file has that number of words, which come to f->words. FORMAT. */
 static dt_result dti_state_words_read(dti_state_file *f, const char *path, const dti_checkpoint *c,
                                       const char *name, uint32_t words);
-/* Whether the text has the same parameters: INVALID. `first`: it is of version 1. What differs
- * beside is warned of. */
+/* Whether the text has the same parameters: INVALID. `first`: it is of version 1. Other differences
+ * are a warning. */
 static dt_result dti_state_contract(dti_state_file *f, const char *path, const dti_checkpoint *c,
                                     bool first);
-/* Whether each tensor is there, with its shape and type: FORMAT. */
+/* Whether each tensor exists, with its shape and type: FORMAT. */
 static dt_result dti_state_match(const dti_state_file *f, const char *path,
                                  const dti_checkpoint *c);
 /* The number of a parameter in the file. The first tensors are the parameters, and counts are in
@@ -71,7 +72,7 @@ static int dti_state_number(const dti_state_file *f, const dti_checkpoint *c, in
 /* Counts in the order of the store. */
 static dt_result dti_state_counts(const dti_state_file *f, const dti_checkpoint *c,
                                   uint32_t *counts);
-/* What matched into the store, whose state arena has room for it. */
+/* Writes the matched tensors into the store, whose state arena has room for them. */
 static dt_result dti_state_put(const dti_state_file *f, const dti_checkpoint *c);
 /* A dti_checkpoint_check_fn. FORMAT: a tensor of floats, or of moments of 8 bits, has a NaN or an
  * infinity (names it). */

@@ -1,5 +1,5 @@
-/* PNG (W3C Recommendation, "Portable Network Graphics", second edition) in blocks that are stored:
- * any reader takes them, and nothing is needed to write them. */
+/* PNG (W3C Recommendation, "Portable Network Graphics", second edition) with stored blocks. Any
+ * reader accepts them, and writing them needs no library. */
 
 #define DTI_PNG_SIDE 16384    /* pixels */
 #define DTI_PNG_STORED 65535u /* bytes of a block at most (RFC 1951, 3.2.4) */

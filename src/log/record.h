@@ -1,12 +1,13 @@
 /* Bytes of a log before they are written. */
 
-/* ---- proto.c: protocol buffers' wire format (protobuf.dev, "Encoding"): what TensorBoard reads */
+/* ---- proto.c: protocol buffers' wire format (protobuf.dev, "Encoding"), which TensorBoard
+ * reads */
 static void dti_proto_bytes(dti_text *to, uint32_t field, const void *data, size_t bytes);
 static void dti_proto_text(dti_text *to, uint32_t field, const char *text);
 static void dti_proto_whole(dti_text *to, uint32_t field, uint64_t value); /* a varint */
 static void dti_proto_f32(dti_text *to, uint32_t field, float value);
 static void dti_proto_f64(dti_text *to, uint32_t field, double value);
-/* A message in a message: what is added to `to` in between is its. */
+/* A message in a message: bytes that are added to `to` in between belong to it. */
 static size_t dti_proto_open(dti_text *to, uint32_t field);
 static void dti_proto_close(dti_text *to, size_t opened);
 
@@ -15,7 +16,7 @@ static void dti_png_write(dti_text *to, const uint8_t *pixels, uint32_t width, u
                           uint32_t channels);
 
 /* ---- event.c: a record of an event file (TFRecord's frame around an Event) with one value */
-/* Begins one: what is added until the end is a Summary.Value of that name. */
+/* Begins one: bytes that are added until the end are a Summary.Value of that name. */
 typedef struct dti_event {
     size_t record, summary, value;
 } dti_event;

@@ -18,7 +18,7 @@ static const char *dti_log_join(dt_run_log *log, const char *group, const char *
     return log->part.ok ? log->part.data : group;
 }
 
-/* In CSV a name stands in quotes where it has to (RFC 4180). */
+/* In CSV a name is in quotes if needed (RFC 4180). */
 static void dti_log_csv_name(dti_text *to, const char *name) {
     if (!strpbrk(name, ",\"")) {
         dti_text_add(to, "%s", name);
@@ -160,7 +160,7 @@ static dt_result dti_log_append(dt_run_log *log) {
     return result;
 }
 
-/* What memory was short for is left out as a whole, and the log goes on. */
+/* An entry for which memory was short is left out as a whole, and the log continues. */
 static dt_result dti_run_log_write(dt_run_log *log) {
     dt_result result = log->closed;
     if (!result && !log->part.ok)
@@ -262,7 +262,7 @@ DTI_PUBLIC_VOID(dt_run_log_destroy, (dt_run_log * log), log, DTI_OF(dt_run_log) 
     dti_free(log->base, log);
 }
 
-/* ---- what there is to write */
+/* ---- the kinds of entries */
 
 DTI_PUBLIC(dt_run_log_scalar, (dt_run_log * log, const char *name, uint64_t step, double value),
            log, DTI_OF(dt_run_log), (log, name, step, value)) {

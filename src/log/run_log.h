@@ -1,5 +1,5 @@
-/* A run's log: what one call writes is put together first, for each file, and then appended by one
- * write each. */
+/* A run's log. One call's text is first put together, for each file, and then appended by one write
+ * each. */
 
 typedef enum dti_log_format {
     DTI_LOG_CSV,

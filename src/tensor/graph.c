@@ -1,6 +1,6 @@
 /* Graph storage. Nodes and inputs lie in two growing arrays; ids are creation order, which is a
- * topological order. Out of memory while building is recorded like any other op's error, with a
- * result of its own. */
+ * topological order. Running out of memory while building is recorded like any other op's error,
+ * with a result of its own. */
 
 static dt_tensor dti_graph_fail_as(dt_graph *g, dt_result result, const char *text) {
     dti_visit visit;

@@ -1,9 +1,8 @@
-/* The symbolic graph: nodes, their inputs, names and the first error. A node knows its op, shape
- * and attributes; it knows no device, no batch and no values. A program works on a clone, so the
- * application's graph never holds gradient nodes that it did not ask for. */
+/* The symbolic graph: nodes, their inputs, names and the first error. A node has its op, shape and
+ * attributes. It must not know devices, batches or values. A program works on a clone, so the
+ * application's graph never gets gradient nodes that it did not ask for. */
 
-/* What an op needs besides its inputs. Each family says beside its shape rule what it keeps
- * where. */
+/* The parameters of an op. Each family documents their use at its shape rule. */
 typedef struct dti_attr {
     float f[4];
     int32_t i[8];
@@ -18,16 +17,16 @@ typedef struct dti_node {
     bool buffer;    /* a parameter that only updates change: attr.i[2] is its new value's node */
     bool term;      /* a pair (sum, weight): a loss or a metric */
     bool recompute; /* not kept for the backward pass */
-    bool low;       /* an input of what another stage computed in 16 bits */
+    bool low;       /* an input that another stage computed in 16 bits */
     uint16_t stage; /* the pipeline stage of nodes that are made after this one; 0 = as before it */
     uint32_t first; /* into graph->inputs */
     uint32_t count; /* of inputs */
     dt_shape shape;
     dti_attr attr;
     const char *label;  /* NULL, or a string of the application's graph */
-    const void *values; /* of an input that is a constant: its values, in that graph too */
+    const void *values; /* the values of an input that is a constant, in that graph too */
     uint32_t cast;   /* under autocast: the node that has this value in the other type; 0 = none */
-    uint32_t source; /* of such a node: what it is a cast of; 0 = none */
+    uint32_t source; /* the node whose cast this is; 0 = none */
 } dti_node;
 
 /* A call of an API function that derives attributes of its rows from shapes. It is kept, so that
@@ -63,7 +62,7 @@ struct dt_graph {
     dt_ctx *ctx;
     dti_base *base;
     bool steps;           /* a gradient goes through step functions (differentiate.c) */
-    uint8_t autocast;     /* of a clone: what LOW rows work in (core/autocast.c); DT_F32: off */
+    uint8_t autocast;     /* in a clone: the type of LOW rows (core/autocast.c); DT_F32: off */
     dti_grad_pass *trace; /* NULL: nobody asks */
     dti_node *nodes;      /* [0] is nil */
     uint32_t count;
@@ -81,12 +80,12 @@ struct dt_graph {
     dti_call *calls; /* one within another comes before it */
     uint32_t call_count;
     size_t call_capacity;
-    uint32_t changes; /* of nodes that there were: labels, marks, updates of buffers */
-    uint32_t streams; /* random streams handed out */
-    bool cached;      /* a clone for a program of .cached: rows of CACHE keep what they are given */
+    uint32_t changes;        /* to existing nodes: labels, marks, updates of buffers */
+    uint32_t streams;        /* random streams handed out */
+    bool cached;             /* a clone for a program of .cached: rows of CACHE keep their input */
     uint64_t cache_elements; /* of all caches, in the store's arena of them */
-    /* Scopes that are open: "h.0.attention.", and how long it was before each of them. Counted
-     * beyond what is kept, so that a pop ends its own push also where that was an error. */
+    /* Open scopes: "h.0.attention.", and its length before each of them. Scopes beyond the limit
+     * are counted too, so each pop ends its own push, even one that failed. */
     char scope[DTI_SCOPE_SIZE];
     uint16_t scope_sizes[DTI_SCOPES_MAX];
     uint32_t scopes;
@@ -122,7 +121,7 @@ static inline dt_tensor dti_nil(dt_graph *g) {
     return (dt_tensor){g, 0};
 }
 
-/* As dt_tensor_shape and its kind, within the library. */
+/* dt_tensor_shape and similar functions, within the library. */
 static inline dt_shape dti_tensor_shape(dt_tensor x) {
     return dti_is_nil(x) ? (dt_shape){.rank = -1} : dti_node_of(x)->shape;
 }
@@ -133,7 +132,7 @@ static inline bool dti_tensor_has_samples(dt_tensor x) {
     return !dti_is_nil(x) && dti_node_of(x)->samples;
 }
 
-/* How what needs the graph whole says that it has an error. */
+/* The error of functions that need a graph without an error. */
 #define DTI_GRAPH_ERROR                                                                            \
     "the graph has an error: %s (to go on without that op: dt_graph_clear_error)"
 
@@ -143,7 +142,7 @@ static inline bool dti_tensor_has_samples(dt_tensor x) {
 static dt_tensor dti_graph_fail(dt_graph *g, const char *format, ...) DTI_PRINTF(2, 3);
 /* The same, of an op that was left out (base/optional.h). */
 static dt_tensor dti_graph_off(dt_graph *g, const char *op, const char *why);
-/* The same, and false: for what checks. */
+/* The same, and false: for checks. */
 static bool dti_graph_refuse(dt_graph *g, const char *format, ...) DTI_PRINTF(2, 3);
 /* The same when host memory ran out. */
 static dt_tensor dti_graph_no_memory(dt_graph *g, const char *format, ...) DTI_PRINTF(2, 3);
@@ -164,9 +163,9 @@ static inline const char *dti_graph_string(dt_graph *g, const char *text) {
 }
 /* So of bytes, aligned as a pointer. */
 static const void *dti_graph_keep(dt_graph *g, const void *data, size_t bytes);
-/* The leaf of an op (inputs, parameters) that has a name; 0 = none. */
+/* The leaf of an op (inputs, parameters) with this name; 0 = not found. */
 static uint32_t dti_graph_find(const dt_graph *g, uint32_t op, const char *name);
-/* Appends a leaf, whose label is set, and enters it under that. */
+/* Appends a leaf with a label, and enters it under that. */
 static dt_tensor dti_graph_push_named(dt_graph *g, const dti_node *node);
 /* Appends a node as it is; nil when memory ran out. */
 static dt_tensor dti_graph_push(dt_graph *g, const dti_node *node, const dt_tensor *in,

@@ -1,9 +1,10 @@
 /* Files as the systems have them, for base/file.c and all code that names one. Failures set
  * errno. */
 
-#define DTI_READ_MOST ((size_t)1 << 24) /* bytes of one read: some systems take no more than 2^31 */
+#define DTI_READ_MOST ((size_t)1 << 24) /* bytes of one read: some systems read at most 2^31 */
 
-/* NULL, or why not (until the next call of anything); nothing is open then. Nothing is logged. */
+/* NULL, or why not (until the next call of any function); nothing is open then. Nothing is
+ * logged. */
 static const char *dti_stream_open(const char *path, int *stream, uint64_t *size);
 static int64_t dti_stream_read(int stream, void *to, size_t bytes); /* 0: end, -1: errno */
 static bool dti_stream_seek(int stream, uint64_t at);
@@ -22,7 +23,7 @@ static void dti_write_end(const dti_write_guard *g, bool written); /* errno stay
 /* All of it, so guarded, to a descriptor. False: see errno. */
 static bool dti_write_all(int descriptor, const void *data, size_t bytes);
 
-/* A file to append to, made where it is not there; -1: see errno. *size: its bytes. */
+/* Opens or creates a file to append to; -1: see errno. *size: its bytes. */
 static int dti_stream_append(const char *path, uint64_t *size);
 static bool dti_stream_cut(int stream, uint64_t size); /* back to that size */
 static bool dti_stream_last(int stream, char *byte);   /* of one that is not empty */
@@ -44,13 +45,14 @@ static const char *dti_file_name(const char *path);
 /* True if the path is not a regular file: a folder, a FIFO, a device, a link to nothing, or
  * nothing. False if that is not known. */
 static bool dti_file_is_none(const char *path);
-/* A new file, or none: never one that is there, nor what a link leads to. It gets these rights as
- * far as the system permits. */
+/* Creates a new file. It fails if the file exists, also if a link leads there. It gets these rights
+ * as far as the system permits. */
 static FILE *dti_file_create(const char *path, const dti_file_rights *rights);
 /* To the disk, not only to the system. A rename may otherwise reach the disk before the data. */
 static bool dti_file_sync(FILE *file);
 static bool dti_file_rename(const char *from, const char *to); /* `to` is replaced, in one step */
-/* What both names have, folders too, in one step. False: also where the system has no such step. */
+/* Exchanges two names, also of folders, in one step. False: also where the system has no such
+ * step. */
 static bool dti_file_exchange(const char *a, const char *b);
 /* The folder that `path` lies in, for dti_folder_sync(); `path` is as before afterwards. False: it
  * cannot be opened, errno says why. *folder -1: it may not be read, or there is nothing to do. */
@@ -82,7 +84,7 @@ typedef struct dti_folder_names {
     bool none;
 #endif
 } dti_folder_names;
-static bool dti_folder_make(const char *path);   /* false: also when it is there, EEXIST */
+static bool dti_folder_make(const char *path);   /* false: also if it exists, EEXIST */
 static bool dti_folder_remove(const char *path); /* one that is empty */
 static bool dti_folder_names_open(dti_folder_names *names, const char *folder);
 static const char *

@@ -1,10 +1,10 @@
-/* Files as POSIX has them, and what is left of that under -std=c11. */
+/* Files of POSIX, and the part of it that -std=c11 leaves. */
 
 #ifndef _WIN32
 
 /* ---- reading */
 
-/* Hidden under -std=c11, and none of them is what a check rests on. */
+/* Hidden under -std=c11; no check depends on them. */
 #ifndef O_CLOEXEC
 #define O_CLOEXEC 0
 #endif
@@ -263,9 +263,9 @@ static FILE *dti_file_create(const char *path, const dti_file_rights *rights) {
 }
 
 #if DTI_POSIX
-/* Some file systems know no fsync and say EINVAL. Never a second time after another error: the
- * system has then marked as clean what it could not write. On macOS fsync stops at the drive, which
- * may hold what it got in a memory of its own; not each file system there has the other call. */
+/* Some file systems lack fsync and return EINVAL. Other errors are never retried: the system has
+ * then marked unwritten data as clean. On macOS fsync stops at the drive, which may still cache the
+ * data. Not each file system there has the other call. */
 static bool dti_sync(int descriptor) {
 #ifdef F_FULLFSYNC
     if (fcntl(descriptor, F_FULLFSYNC) == 0)

@@ -1,4 +1,4 @@
-/* Files as Windows has them: descriptors of the C library, and names in the system's code page. */
+/* Files of Windows: descriptors of the C library, and names in the system's code page. */
 
 #ifdef _WIN32
 

@@ -32,7 +32,7 @@
 #include <dlfcn.h>
 #endif
 
-/* Under -std=c11 the C library hides POSIX; what needs it has a plain C11 fallback. Else not each
+/* Under -std=c11 the C library hides POSIX; code that needs it has a fallback in C11. Not every
  * library says how much it shows: musl shows all. */
 #if !defined _WIN32 && (!defined __STRICT_ANSI__ || defined __APPLE__ ||                           \
                         (defined _POSIX_C_SOURCE && _POSIX_C_SOURCE >= 199309L))
@@ -65,7 +65,7 @@
 #define DTI_SIGNALS 0
 #endif
 
-/* Sockets, and what else came to POSIX with its edition of 2008. */
+/* Sockets, and other functions of POSIX's edition of 2008. */
 #if DTI_POSIX && !defined __wasm__ &&                                                              \
     (!defined _POSIX_C_SOURCE || _POSIX_C_SOURCE >= 200809L || defined __APPLE__)
 #define DTI_POSIX_2008 1

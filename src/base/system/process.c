@@ -146,7 +146,7 @@ static bool dti_random_bytes(void *to, size_t bytes) {
     return true;
 }
 #else
-/* Where the system call is not there, or not allowed. 'e': closed by exec, where that is known. */
+/* If the system call is missing or not allowed. 'e': closed by exec, where that is known. */
 static bool dti_random_device(void *to, size_t bytes) {
     FILE *file = fopen("/dev/urandom", "rbe");
     if (!file)

@@ -30,7 +30,7 @@ static void dti_cpu_set_put(int thread, const dti_cpu_set *set) {
     (void)syscall(SYS_sched_setaffinity, (long)thread, sizeof *set, set);
 }
 
-/* Whether the process has AMX's registers: Linux gives them when it is asked. */
+/* Whether the process has AMX's registers: Linux grants them on request. */
 static bool dti_cpu_tiles(void) {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
 #ifdef SYS_arch_prctl

@@ -1,4 +1,4 @@
-/* How wide the terminal is that a stream goes to. */
+/* The width of a stream's terminal. */
 
 /* Columns; 0: not a terminal, or not known. */
 static int dti_terminal_columns(FILE *file) {

@@ -22,12 +22,12 @@ typedef struct dti_thread { /* stays where it is until it has been joined */
 } dti_thread;
 
 /* With `stack` bytes: the host's default may be 64 KiB or 64 MiB. The host's signals are for the
- * host's threads, so all are blocked in this one. False: the system gives none. */
+ * host's threads, so all are blocked in this one. False: the system refused. */
 static bool dti_thread_start(dti_thread *thread, size_t stack, dti_thread_fn *fn, void *arg);
 static void dti_thread_join(dti_thread *thread);
-static void dti_thread_name(const char *name); /* of the one that calls; at most 15 bytes */
-static void dti_thread_yield(void);        /* waits for another thread without work of its own */
-static void dti_thread_sleep(uint64_t ns); /* at least about so long */
+static void dti_thread_name(const char *name); /* of the calling thread; at most 15 bytes */
+static void dti_thread_yield(void);            /* gives up the processor for a moment */
+static void dti_thread_sleep(uint64_t ns);     /* at least about so long */
 
 static void dti_mutex_init(dti_mutex *mutex);
 static void dti_mutex_destroy(dti_mutex *mutex);
@@ -36,7 +36,7 @@ static void dti_mutex_unlock(dti_mutex *mutex);
 
 static void dti_cond_init(dti_cond *cond);
 static void dti_cond_destroy(dti_cond *cond);
-/* May return early: look again at what is waited for. */
+/* May return early: check the condition again. */
 static void dti_cond_wait(dti_cond *cond, dti_mutex *mutex);
 static void dti_cond_wait_until(dti_cond *cond, dti_mutex *mutex, uint64_t deadline_ns);
 static void dti_cond_signal(dti_cond *cond);

@@ -1,5 +1,5 @@
-/* No threads: none starts, so nobody waits for one. What is waited for with a deadline is looked at
- * again until then. */
+/* No threads: none starts, so nothing waits for one. A wait with a deadline checks its condition
+ * until then. */
 
 #if !DTI_THREADS
 

@@ -1,5 +1,4 @@
-/* Threads of Windows: slim locks and conditions, which own nothing that would have to be given
- * back. */
+/* Threads of Windows: slim locks and conditions, which need not be freed. */
 
 #if DTI_THREADS && defined _WIN32
 

@@ -162,7 +162,7 @@ static double dti_augment_factor(const dti_draw *d, int place, double by) {
     return f < 0.0 ? 0.0 : f;
 }
 
-/* x = f x + (1 - f) what, for all elements; what: one value, or each pixel's grey. */
+/* x = f x + (1 - f) other, for all elements; other: one value, or each pixel's grey. */
 static void dti_augment_blend(const dti_augment *a, float *x, double f, const double *what) {
     const size_t plane = (size_t)a->width * (size_t)a->height;
     for (size_t i = 0; i < plane; i++) {

@@ -1,4 +1,4 @@
-/* The members of dt_augment_desc. What depends on the column is in augment.c. */
+/* The members of dt_augment_desc. augment.c checks those that depend on the column. */
 
 #define DTI_AUGMENT_RANGES(X)                                                                      \
     X(CHANCE, .most = 1.0)                                                                         \

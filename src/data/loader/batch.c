@@ -1,4 +1,4 @@
-/* Batches: a seeded order of the rows, and rows of bytes turned into what a program takes. Nothing
+/* Batches: a seeded order of the rows, and rows of bytes turned into a program's types. Nothing
  * here allocates, so a training loop may call it each step. */
 
 /* Philox's stream of epoch e is this plus e: "shuffle" in ASCII. It is far from the streams of

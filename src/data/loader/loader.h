@@ -1,9 +1,9 @@
 /* Batches for a trainer. They have the order of an epoch's samples (sampler.c), the rows of a batch
- * that this process reads (loader.c), and their values (loader_row.c, augment.c). Threads read ahead
- * into a ring of two, while the devices work. Order and values depend only on (seed, epoch, step,
- * row). A loader allocates only when it is created. It has two slots (with threads; else one) of
- * `share_max` samples, 4 bytes a value and 4 for each sample's row. A shuffled order takes 4 bytes
- * a row of the set, and with weights 8 more. A stream has its buffer, as dt_stream_desc says.
+ * that this process reads (loader.c), and their values (loader_row.c, augment.c). Threads read
+ * ahead into a ring of two, while the devices work. Order and values depend only on (seed, epoch,
+ * step, row). A loader allocates only when it is created. It has two slots (with threads; else one)
+ * of `share_max` samples, 4 bytes a value and 4 for each sample's row. A shuffled order takes 4
+ * bytes a row of the set, and with weights 8 more. A stream has its buffer, as dt_stream_desc says.
  * Augmentation takes a sample or two for each thread.
  *
  * The files in the order in which to read them. readers/ makes arrays or samples of files:
@@ -40,20 +40,20 @@
 typedef struct dti_loader dti_loader;
 
 typedef struct dti_loader_desc {
-    const dt_dataset *data; /* copied; what it points to is used */
+    const dt_dataset *data; /* copied; its pointers are used */
     uint64_t seed;
     uint32_t batch; /* rows of a full batch of the whole job */
     dt_tail tail;
     bool shuffle;
     bool threaded; /* else dti_loader_next reads */
-    /* Of a batch of `rows` rows this process takes [*first, *first + *count); NULL = all. Called
+    /* This process takes [*first, *first + *count) of a batch of `rows` rows; NULL = all. Called
      * when the batch begins to be read, on the thread of dti_loader_next or _seek. */
     void (*share)(void *user, uint32_t rows, uint32_t *first, uint32_t *count);
     void *user;
     uint32_t share_max;          /* the most that *count can be */
-    int32_t pad[DT_MAX_COLUMNS]; /* what a row that fills up has in an i32 column (f32: 0) */
-    /* NULL, or what dti_loader_keep gave of a loader with the same set, seed, batch and shuffle. It
-     * belongs to dti_loader_create, also when that fails. */
+    int32_t pad[DT_MAX_COLUMNS]; /* the value of an i32 column in a filling row (f32: 0) */
+    /* NULL, or the samples of dti_loader_keep from a loader with the same set, seed, batch and
+     * shuffle. It belongs to dti_loader_create, also if that fails. */
     struct dti_stream_buffer *kept;
 } dti_loader_desc;
 
@@ -64,7 +64,7 @@ typedef struct dti_batch {
     uint32_t real;           /* of them not filled up */
     uint32_t first, count;   /* this process's rows */
     bool last;               /* of the epoch */
-    const uint32_t *sources; /* [count] rows of the data set; what fills up has none */
+    const uint32_t *sources; /* [count] rows of the data set; filling rows have none */
     const struct dti_loader_column *columns; /* the loader's, as long as it lives */
     int column_count;
     const void *values[DT_MAX_COLUMNS]; /* by column: `count` samples, in its type; until the next
@@ -93,10 +93,10 @@ static dt_result dti_loader_seek(dti_loader *loader, uint64_t epoch, uint64_t in
  * INVALID likewise: a share that is not within its batch or above share_max. A column without data
  * is zeros when `sample` gets it. */
 static dt_result dti_loader_next(dti_loader *loader, const dti_batch **out);
-/* Waits until no .sample is under way. What a stream is being read for is dropped. */
+/* Waits until no .sample is under way. A read of a stream is dropped. */
 static void dti_loader_rest(dti_loader *l);
 
-/* ---- sampler.c: which row of the set each sample of an epoch is; rows NULL: each in its turn */
+/* ---- sampler.c: the row of the set of each sample of an epoch; rows NULL: in order */
 typedef struct dti_sampler {
     const dt_dataset *data;
     uint64_t seed;
@@ -127,13 +127,13 @@ static inline bool dti_dataset_endless(const dt_dataset *data) {
 typedef struct dti_augment {
     dt_augment_desc desc;
     int channels, height, width;                                     /* a signal has the height 1 */
-    float mean[DT_AUGMENT_CHANNELS], deviation[DT_AUGMENT_CHANNELS]; /* of the channels there are */
+    float mean[DT_AUGMENT_CHANNELS], deviation[DT_AUGMENT_CHANNELS]; /* of the existing channels */
     bool normalises;
     size_t elements, targets; /* of a sample's columns */
     int target;
     bool drawn; /* by weights: a row may come several times in an epoch */
 } dti_augment;
-/* INVALID: what does not fit the set's columns. *a needs no memory. */
+/* INVALID: a member does not fit the set's columns. *a needs no memory. */
 static dt_result dti_augment_open(dti_base *base, const dt_dataset *data, dti_augment *a);
 static bool dti_augment_mixes(const dti_augment *a);
 /* Random numbers of a sample. The partner that is mixed into it has other numbers, and so has each
@@ -159,11 +159,11 @@ typedef enum dti_column_kind {
     DTI_COLUMN_ONE_HOT
 } dti_column_kind;
 
-/* The one copy of a batch's columns: who reads a batch finds them there. */
+/* The one copy of a batch's columns, for all readers of a batch. */
 typedef struct dti_loader_column {
     dt_tensor input;
     dti_column_kind kind;
-    bool is_i32; /* what the input takes; else floats */
+    bool is_i32; /* the input's type; else floats */
     size_t element_bytes;
     const char *data;
     dt_dtype dtype;   /* of data */
@@ -190,7 +190,8 @@ static inline bool dti_rows_augment(const dti_rows *r) {
 static dt_result dti_rows_sample(const dti_rows *r, const dt_sample *s, uint64_t at,
                                  void *const *values, char *scratch);
 static size_t dti_rows_scratch(const dti_rows *r);
-/* What rows sources[0 .. count), or, where that is NULL, from `first` on, have in a column. */
+/* The values of a column for rows sources[0 .. count), or, if that is NULL, for rows from `first`
+ * on. */
 static void dti_column_gather(const dti_loader_column *c, const uint32_t *sources, uint64_t first,
                               uint32_t count, void *values);
 static size_t dti_column_bytes(const dti_loader_column *c);      /* of a sample */

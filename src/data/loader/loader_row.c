@@ -1,6 +1,6 @@
-/* The values of a set's samples: what its columns have, what the application's callback makes of
- * it, and augmentation. All of it runs on the threads of a loader, so nothing here allocates, logs
- * or touches a context; a failure's text goes where dt_sample.error says. */
+/* The values of a set's samples: the columns' values, the application's callback, and augmentation.
+ * It runs on the threads of a loader, so nothing here allocates, logs or touches a context. A
+ * failure's text goes to dt_sample.error. */
 
 #define DTI_ROWS_ALIGN ((size_t)64)
 

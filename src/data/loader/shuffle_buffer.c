@@ -33,7 +33,7 @@ typedef struct dti_stream_buffer {
     bool begun, ended;          /* the stream is where `read` says; it has no further sample */
     _Atomic uint64_t read;      /* samples that were read */
     _Atomic uint64_t since;     /* when it began to wait for a sample; UINT64_MAX: it does not */
-    const _Atomic bool *cancel; /* of the fill under way, as what follows */
+    const _Atomic bool *cancel; /* of the fill under way, like the next members */
     bool alone;                 /* nobody else looks at `since` */
     char *why;
     size_t why_bytes;

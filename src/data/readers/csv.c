@@ -1,4 +1,4 @@
-/* CSV files as arrays: rows are found again by the places that the first reading kept. */
+/* CSV files as arrays. Rows are found again by the places that the first reading kept. */
 
 static dt_result dti_csv_check_desc(dti_base *base, const dt_csv_desc *desc) {
     if (desc->delimiter == '"' || desc->delimiter == '\n' || desc->delimiter == '\r')
@@ -29,7 +29,7 @@ static dt_result dti_csv_check_desc(dti_base *base, const dt_csv_desc *desc) {
     return DT_OK;
 }
 
-/* The address of what each thread has one of. */
+/* An address that differs between threads. */
 static const void *dti_csv_thread(void) {
     static DTI_THREAD_LOCAL char here;
     return &here;

@@ -1,5 +1,5 @@
-/* CSV: a cursor over a file that gives row after row of texts (csv_text.c); the first reading,
- * which finds out what columns are (csv_scan.c); and reading rows again as numbers (csv.c). */
+/* CSV. A cursor over a file gives row after row of texts (csv_text.c). The first reading finds the
+ * kinds of columns (csv_scan.c). Then rows are read again as numbers (csv.c). */
 
 #define DTI_CSV_WINDOW ((size_t)1 << 16)
 #define DTI_CSV_FIELD_MAX ((size_t)1 << 20) /* bytes of a row: a quote that does not end is found */
@@ -18,14 +18,14 @@ typedef struct dti_csv_cursor {
     size_t *fields;    /* where they begin */
     size_t capacity, count;
     bool settled;     /* no row is longer than those before: nothing is allocated any more */
-    dt_result result; /* of all since it was opened, or went to a place */
+    dt_result result; /* of all calls since it was opened, or moved */
 } dti_csv_cursor;
 
 typedef struct dti_csv_column {
     char *name;
     dt_csv_kind kind;
     dt_csv_rule rule;
-    uint64_t missing, count;        /* values that are not there, and that are */
+    uint64_t missing, count;        /* missing values, and others */
     double min, max, mean, squares; /* squares: of differences from the mean */
     char **names;                   /* of categories, in the order of their bytes */
     size_t categories, capacity;
@@ -50,7 +50,7 @@ struct dt_csv {
     bool known; /* columns are another file's: nothing is found out */
     bool skip_bad;
     size_t categories_max;
-    uint64_t rows, skipped, next; /* next: the row that the cursor stands before */
+    uint64_t rows, skipped, next; /* next: the row at the cursor */
     uint64_t *places;             /* of every DTI_CSV_STRIDE-th row: its byte, and its line */
     size_t place_capacity;
     const void *home; /* the thread that opened it */
@@ -73,10 +73,10 @@ static const char *dti_csv_almost(const char *text);
  * finite. */
 static bool dti_csv_number(const char *text, double *value);
 
-/* ---- csv_scan.c: reads all and fills in what dt_csv says. */
+/* ---- csv_scan.c: reads all and fills in dt_csv. */
 static dt_result dti_csv_scan(dt_csv *csv, const dt_csv_desc *desc);
-/* Whether the cursor's row counts, by what is known of its columns; *why, of `size` bytes, is what
- * is wrong with it where that is an error. */
+/* Whether the cursor's row counts, by the known columns. *why, of `size` bytes, is the reason if it
+ * is an error. */
 typedef enum dti_csv_verdict { DTI_CSV_KEPT, DTI_CSV_LEFT, DTI_CSV_BAD } dti_csv_verdict;
 static dti_csv_verdict dti_csv_judge(const dt_csv *csv, char *why, size_t size);
 static int dti_csv_find(const dt_csv *csv, const char *name); /* csv.c; -1: none */

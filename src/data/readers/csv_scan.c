@@ -1,4 +1,5 @@
-/* The first reading of a CSV file: what its columns are, which rows count, and where they are. */
+/* The first reading of a CSV file: the kinds of its columns, which rows count, and where they
+ * are. */
 
 /* ---- categories */
 
@@ -308,7 +309,8 @@ static dt_result dti_csv_rows(dt_csv *csv) {
 }
 
 /* A column whose values are all numbers is of numbers, else of categories. The log names the value
- * that decided it. FORMAT if every other value looks like a number: categories are not meant. */
+ * that decided it. FORMAT if every other value looks like a number: then categories are not
+ * intended. */
 static dt_result dti_csv_guess(dt_csv *csv, dti_csv_column *c) {
     const unsigned long long line = c->odd_line, numbers = c->count, all = c->count + c->odd;
     const char *cell = c->odd_text.text;

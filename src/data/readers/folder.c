@@ -1,6 +1,6 @@
 /* Pictures of a folder of classes as samples. Decoding needs a worker, whose buffers have room for
- * the largest file that was seen; so it allocates nothing, and any number of threads may ask. What
- * is decoded first in a row that the cache has room for stays. */
+ * the largest file that was seen; so it allocates nothing, and any number of threads may read. A
+ * decoded picture stays if the cache has room for its row. */
 
 static dt_result dti_folder_read(const dt_folder *f, dti_folder_worker *d, dti_picture *p,
                                  dti_file_bytes *file) {

@@ -1,7 +1,7 @@
-/* A folder of classes: what is in it is found out when it is opened (folder_scan.c); pictures are
- * decoded when they are asked for (folder.c). */
+/* A folder of classes. Opening it finds its contents (folder_scan.c); pictures are decoded on
+ * request (folder.c). */
 
-/* What one decoding needs; one that comes while all are taken waits. */
+/* The buffers of one decoding; if all are in use, a decoding waits. */
 typedef struct dti_folder_worker {
     dti_base base; /* holds its errors */
     char *path;
@@ -35,5 +35,5 @@ struct dt_folder {
     size_t cache_rows;
 };
 
-/* Fills in what it has: classes, places, labels, sizes. */
+/* Fills in its contents: classes, places, labels, sizes. */
 static dt_result dti_folder_scan(dt_folder *folder, const dt_folder_desc *desc);

@@ -1,7 +1,6 @@
 /* NumPy's array format (NEP 1 and numpy.lib.format): magic, version, the header's length, a Python
- * dictionary as text, and the elements. The text is read by a parser of its own that takes what
- * NumPy writes and nothing that runs. The elements' bytes are held against the shape before memory
- * is allocated. */
+ * dictionary as text, and the elements. A parser of its own reads the text: only what NumPy writes,
+ * never code. The number of bytes is compared with the shape before memory is allocated. */
 
 typedef struct dti_npy {
     dti_base *base;

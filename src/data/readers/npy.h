@@ -2,5 +2,5 @@
 
 #define DTI_NPY_HEADER_MAX 65536u
 
-/* What fails may leave memory at out->data. */
+/* A failure may leave memory at out->data. */
 static dt_result dti_npy_parse(const dti_file_bytes *f, dt_array *out);

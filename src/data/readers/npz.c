@@ -8,7 +8,7 @@
 #endif
 
 #define DTI_ZIP_END 22u      /* bytes of the end record */
-#define DTI_ZIP_END_WIDE 56u /* of ZIP64's, and of what says where it is */
+#define DTI_ZIP_END_WIDE 56u /* of ZIP64's, and of the record that locates it */
 #define DTI_ZIP_END_LOCATOR 20u
 #define DTI_ZIP_CENTRAL 46u /* of an entry of the directory, without its texts */
 #define DTI_ZIP_LOCAL 30u

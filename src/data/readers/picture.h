@@ -1,7 +1,6 @@
-/* Pictures as bytes: what a file is (picture.c), its pixels by libpng (picture_png.c) or libjpeg
- * (picture_jpeg.c), and at another size (picture_size.c). Nothing here allocates but those two
- * libraries, so all may run on any thread with a base of its own. Pixels are [height, width,
- * channels]. */
+/* Pictures as bytes: a file's kind (picture.c), its pixels by libpng (picture_png.c) or libjpeg
+ * (picture_jpeg.c), and at another size (picture_size.c). Only those two libraries allocate, so all
+ * may run on any thread with a base of its own. Pixels are [height, width, channels]. */
 
 typedef enum dti_picture_kind { DTI_PICTURE_PNG, DTI_PICTURE_JPEG } dti_picture_kind;
 
@@ -17,12 +16,12 @@ static dt_result dti_picture_look(dti_reader *r, dti_picture *out);
  * changed since dti_picture_look. */
 static dt_result dti_picture_decode(const dti_file_bytes *f, const dti_picture *p, int channels,
                                     uint8_t *room);
-/* [height, width, channels] of `count` pixels to [channels, height, width]: value / 255, by a table
- * of that. */
+/* [height, width, channels] of `count` pixels to [channels, height, width]: value / 255, by a
+ * table. */
 static void dti_picture_table(float table[256]);
 static void dti_picture_floats(const uint8_t *pixels, size_t count, size_t channels,
                                const float table[256], float *to);
-/* Whether a size and channels can be asked for, where 0 is a picture's own. INVALID. */
+/* Whether a size and channels are allowed; 0 is the picture's own. INVALID. */
 static dt_result dti_picture_asked(dti_base *base, const char *who, int width, int height,
                                    int channels);
 static dt_result dti_picture_wrong(const dti_file_bytes *f, const char *why);

@@ -1,6 +1,6 @@
-/* Files of tokens. A sample is two numbers away from its bytes, so a window is read when it is
- * asked for; bytes are read and not mapped, as in base/file.c. One stream serves all threads under
- * a lock: a read of some kilobytes is short beside a step. */
+/* Files of tokens. A sample's place follows from its number, so a window is read on request. Bytes
+ * are read and not mapped, as in base/file.c. One stream serves all threads under a lock: a read of
+ * some kilobytes is short compared with a step. */
 
 struct dt_tokens {
     dti_base *base;
@@ -80,7 +80,7 @@ DTI_PUBLIC_OUT(dt_tokens_dataset,
                         tokens->desc.window);
     if (tokens->rows > UINT32_MAX)
         return dti_fail(tokens->base, DT_ERROR_UNSUPPORTED,
-                        "%s: %llu samples; the most is 2^32 - 1: give a larger stride",
+                        "%s: %llu samples; at most 2^32 - 1 are supported: give a larger .stride",
                         tokens->path, (unsigned long long)tokens->rows);
     *out = (dt_dataset){.rows = tokens->rows, .user = tokens, .threads = tokens->desc.threads};
     out->sample = pairs ? dti_tokens_pairs : dti_tokens_ids;

@@ -1,7 +1,8 @@
 /* WAV files (Microsoft and IBM, "Multimedia programming interface and data specifications 1.0",
- * 1991; WAVE_FORMAT_EXTENSIBLE): a RIFF file of chunks, of which "fmt " says what samples are and
- * "data" has them. In RF64 and BW64 (EBU Tech 3306, ITU-R BS.2088) "ds64" has the bytes of "data".
- * Every length is held against the file's before it is believed. It refuses packed codings. */
+ * 1991; WAVE_FORMAT_EXTENSIBLE): a RIFF file of chunks. "fmt " has the format of samples, and
+ * "data" the samples. In RF64 and BW64 (EBU Tech 3306, ITU-R BS.2088) "ds64" has the bytes of
+ * "data". Every length is compared with the file's before it is used. Compressed codings are an
+ * error. */
 
 enum { DTI_WAV_PCM = 1, DTI_WAV_FLOAT = 3, DTI_WAV_EXTENSIBLE = 0xFFFE };
 

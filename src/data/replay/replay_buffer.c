@@ -28,8 +28,7 @@ static void dti_replay_set(dt_replay *r, uint64_t place, double value) {
         r->tree[i] = r->tree[2 * i] + r->tree[2 * i + 1];
 }
 
-/* The item in whose part of the sum `at` lies. What rounding leads to an empty place is led
- * back. */
+/* The item in whose part of the sum `at` lies. Rounding never leads to an empty part. */
 static uint64_t dti_replay_find(const dt_replay *r, double at) {
     uint64_t i = 1;
     DTI_FENCE(at); /* a product, which is not to become one with the difference below */

@@ -1,6 +1,6 @@
 /* A replay buffer as a file. It has ten words, the items in the order of their places,
- * priorities^alpha, and a CRC32C of those. Words and priorities have the machine's byte order, and so
- * have the application's items. The checksum is compared before any value is used. */
+ * priorities^alpha, and a CRC32C of those. Words and priorities have the machine's byte order, and
+ * so have the application's items. The checksum is compared before any value is used. */
 
 typedef struct dti_replay_head {
     uint64_t magic, capacity, item_bytes;
@@ -110,7 +110,7 @@ static dt_result dti_replay_priorities(dt_replay *r, dti_reader *f) {
     return DT_OK;
 }
 
-/* What fails leaves the buffer empty. */
+/* A failure leaves the buffer empty. */
 static dt_result dti_replay_take(dt_replay *r, dti_reader *f, const dti_replay_head *head) {
     r->count = head->count;
     r->next = head->next;
