@@ -29,7 +29,7 @@ static inline uint64_t dti_bucket_elements(dti_bucket b) {
     return b.end - b.begin;
 }
 
-/* What both have; nothing: end is begin. */
+/* The overlap of the two; empty: end is begin. */
 static inline dti_bucket dti_bucket_overlap(dti_bucket a, dti_bucket b) {
     const uint64_t begin = DTI_MAX(a.begin, b.begin), end = DTI_MIN(a.end, b.end);
     return (dti_bucket){begin, DTI_MAX(begin, end)};
@@ -40,12 +40,12 @@ typedef struct dti_subtrees {
     uint32_t count;
 } dti_subtrees;
 
-/* What a program needs to know of it; see dti_program_create. */
+/* A program's facts about it; see dti_program_create. */
 typedef struct dti_batch_slices {
     const dti_piece *pieces; /* of its rows, in order */
     uint32_t piece_count;
     uint32_t leaves;     /* of the whole tree */
-    dti_subtrees before; /* what the runs before it left in the slots */
+    dti_subtrees before; /* sums that the runs before it left in the slots */
     /* One piece, whose part of the batch slice the step sets (dt_step_desc.micro_batch): the same
      * program for all parts. */
     bool any_part;
@@ -64,5 +64,5 @@ static uint32_t dti_subtrees_add(dti_subtrees *s, const dti_piece *piece);
 /* After the piece that ends a leaf. If the two newest entries are siblings in the tree over
  * `leaves`, joins the second into the first. */
 static bool dti_subtrees_join(dti_subtrees *s, uint32_t leaves);
-/* What the stack is after a run. */
+/* The stack after a run. */
 static dti_subtrees dti_subtrees_after(const dti_batch_slices *batch_slices);

@@ -9,7 +9,8 @@ static uint8_t dti_code_external(const dti_code *code, uint32_t node) {
     return 0;
 }
 
-/* A binding of node `id`, and its value; `host`: what the host calls it: of a gradient, whose. */
+/* A binding of node `id`, and its value. `host`: the host's tensor for it; for a gradient, the
+ * tensor whose gradient it is. */
 static uint32_t dti_binding_add(dti_code *code, uint32_t id, uint32_t host, bool output,
                                 bool gradient) {
     const dti_node *n = &code->work->nodes[id];

@@ -9,7 +9,7 @@
 
 typedef struct dti_cuts {
     const dti_lowering *w;
-    uint32_t *whole;            /* by node: what it is a view of, or itself */
+    uint32_t *whole;            /* by node: the source of a view, or itself */
     uint32_t *last;             /* by node: the forward row that reads it or a view of it last */
     uint8_t *read;              /* by node: gradient rows do */
     int64_t *cost;              /* by node: the bytes that cross a cut before it */
@@ -120,7 +120,7 @@ static bool dti_choice_mark(const dti_lowering *w, const uint8_t *needed, uint8_
 typedef struct dti_search {
     dti_base *base;
     const dti_code_desc *desc;
-    const dti_code *best; /* of those that fit: with the fewest launches; NULL: none did */
+    const dti_code *best; /* of those that fit, the one with the fewest launches; NULL: none fits */
     uint64_t least, whole;
     bool gradients;
     dt_result result;

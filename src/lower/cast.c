@@ -33,8 +33,8 @@ static void dti_cast_node(dt_graph *graph, uint32_t id, uint32_t *now, dt_tensor
     dti_node_of(y)->recompute = n.recompute;
 }
 
-/* The nodes of `graph` in mixed precision, or in their own types; now: by each of them, the one
- * that has its value in its own type. Errors, in graph->error: what a row refuses, MEMORY. */
+/* The nodes of `graph` in mixed precision, or in their own types. now: by node, the node that has
+ * its value in its own type. Errors, in graph->error: those of rows, MEMORY. */
 static void dti_cast_graph(dt_graph *graph, dt_precision precision, uint32_t *now, dt_tensor *in) {
     const uint32_t count = graph->count;
     graph->autocast = precision == DT_PRECISION_BF16 ? DT_BF16 : DT_F32;

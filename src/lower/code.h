@@ -4,39 +4,40 @@
  * runs it. */
 
 #define DTI_SEGMENTS_MAX 64                  /* and one for each sync point */
-#define DTI_BUCKET_BYTES ((uint64_t)4 << 20) /* of a bucket, where nothing else is asked for */
+#define DTI_BUCKET_BYTES ((uint64_t)4 << 20) /* of a bucket, by default */
 
-/* What an op needs an i32 input's elements to be. */
+/* The range of an i32 input's elements that an op requires. */
 typedef struct dti_label_check {
     const char *op;
     int32_t classes, ignore_index; /* in [0, classes), or ignore_index */
     bool ignores;
-    uint8_t *reads;     /* by element of a sample: whether it reads it; NULL = all */
+    uint8_t *reads;     /* by element of a sample: whether the op reads it; NULL = all */
     int64_t read_count; /* how many it reads */
 } dti_label_check;
 
 /* An input, output or gradient and where its host side lies. */
 typedef struct dti_binding {
-    uint32_t node;   /* the application's tensor: input, output, or whose gradient it is */
+    uint32_t node;   /* the application's tensor: an input, an output, or the source of a
+                      * gradient */
     uint64_t offset; /* in IN or OUT */
     uint64_t bytes;
     uint32_t segment; /* comes to the device before it, or to the host after it */
     bool output;
-    bool gradient;    /* dL/dy of `node`: the host's, or of an output one that leaves */
-    uint8_t external; /* 1 + which of the description's buffers it lies in, at 0; 0: none */
+    bool gradient;    /* dL/dy of `node`: the host's, or one that is sent */
+    uint8_t external; /* 1 + the index of the description's buffer that holds it, at 0; 0: none */
     dti_label_check *checks;
     uint32_t check_count;
     size_t check_capacity;
 } dti_binding;
 
-/* Where something of each piece lies in OUT: the first piece's word, and words from one to the next
- * (0: all have the same). */
+/* Where each piece's value lies in OUT: the first piece's word, and words from one to the next (0:
+ * all share one). */
 typedef struct dti_out_words {
     uint32_t word, stride;
 } dti_out_words;
 
-/* A buffer that moves by what each piece has of batch norm's statistics: [channels, 2], mean and
- * biased variance. */
+/* A buffer that moves by each piece's statistics of batch norm: [channels, 2], mean and biased
+ * variance. */
 typedef struct dti_stat {
     uint32_t param;
     dti_out_words at;
@@ -58,7 +59,7 @@ typedef struct dti_sync_point {
     uint64_t in;       /* the value in IN: its first byte */
 } dti_sync_point;
 
-/* What a code must keep to. */
+/* The limits that a code must keep. */
 typedef struct dti_limits {
     uint64_t storage_range_bytes; /* a larger operand is bound in parts */
     bool workgroups;              /* long sums are cut, to be spread over them */
@@ -70,7 +71,7 @@ typedef struct dti_code {
     dti_base *base;
     const dti_layout *layout; /* of the store that it is for */
     dti_limits limits;
-    dt_program_desc desc; /* what it points to is gone once the code is made */
+    dt_program_desc desc; /* its pointers are not valid once the code is made */
     const char *label;
     dt_optim_desc optim; /* defaults resolved */
     bool has_optim, has_gradients, train;
@@ -85,8 +86,8 @@ typedef struct dti_code {
 
     dti_out_words terms[2 * DT_MAX_TERMS]; /* losses, then metrics */
 
-    dti_batch_slices slices; /* of a replica's share of a step; 0 pieces: a program by itself */
-    dti_stat *stats;         /* of batch norm: the host joins the pieces' */
+    dti_batch_slices slices; /* a replica's share of a step; 0 pieces: a whole program */
+    dti_stat *stats;         /* of batch norm: the host joins those of the pieces */
     uint32_t stat_count;
 
     /* For a stage. One norm covers all stages, so a segment of its own sends its pairs by block.
@@ -99,8 +100,9 @@ typedef struct dti_code {
     dt_tensor leaving_dx[DT_MAX_OUTPUTS]; /* those */
 
     uint8_t *trained;     /* by parameter */
-    uint8_t *sparse;      /* by parameter: of its gradient touched rows alone are written */
-    uint32_t *stands;     /* by the application's nodes: which one has the value; NULL: itself */
+    uint8_t *sparse;      /* by parameter: only touched rows of its gradient are written */
+    uint32_t *stands;     /* by the application's nodes: the node that has the value; NULL:
+                           * itself */
     uint32_t *update;     /* by parameter: the node of a buffer's new value; 0 = it stays */
     dt_tensor *param_dx;  /* by parameter: its gradient's node; nil = not trained */
     uint32_t *directions; /* by parameter, two: values of an optimizer's direction, and factors */
@@ -109,12 +111,12 @@ typedef struct dti_code {
     dti_place *places; /* by value */
     dti_segment *segments;
     uint32_t *segment_buckets; /* by segment: buckets that are finished after it */
-    dti_fetch *fetches;        /* by bucket: what brings it to the host; NULL: nothing does */
-    /* First forward ones, then backward ones, the commit's, and the weigh segment, if any, which
-     * only dt_program_add_loss_weights runs. */
+    dti_fetch *fetches;        /* by bucket: the copy that brings it to the host; NULL: none */
+    /* First forward ones, then backward ones, then the commit's. Last, if any, the one of loss
+     * weights, which only dt_program_add_loss_weights runs. */
     uint32_t segment_count;
-    /* Where the host makes the update: the segments with those of the commit empty, and the others;
-     * the launches of these begin with host_first. Else NULL. */
+    /* If the host makes the update: the segments with empty commits, and the others, whose launches
+     * begin with host_first. Else NULL. */
     dti_segment *device_segments, *host_segments;
     uint32_t host_first;
     uint32_t forward_segments;
@@ -132,20 +134,21 @@ typedef struct dti_code {
     uint32_t binding_count;
     uint32_t *table; /* the commit's: a row for each block of 256 elements that it writes */
     uint32_t table_entries;
-    /* Of those, entries [own_first, own_first + own_entries) and buffers, which are the last ones,
-     * are written here; a store that has all of the moments writes all. With units its own ones
-     * come first, then buffers, and then others', whose steps alone are counted. */
+    /* Of those, this code writes entries [own_first, own_first + own_entries) and the buffers at
+     * the end. A store with all moments writes all. With units its own come first, then buffers,
+     * then others', of which only the steps are counted. */
     uint32_t own_first, own_entries, buffer_entries;
     /* Pairs of blocks that are sent, and come back with those of all stages or replicas; this one's
      * begin at pair_first. 0: they stay. */
     uint32_t pairs_own, pairs_all, pair_first;
 
     /* Units (units.c): where each one's parameters and gradients begin, and all of them end, in
-     * elements of the arenas; from one slot of gradients to the next. */
+     * elements of the arenas. Then the distance of two slots of gradients. */
     uint64_t unit_param[DTI_UNITS_MAX], unit_gradient[DTI_UNITS_MAX];
     uint64_t unit_params, unit_gradients, unit_stride;
-    uint64_t unit_evicts[DTI_UNITS_MAX]; /* whose parameters go when this one's come */
-    uint64_t *unit_reads;                /* by segment: whose parameters must be there */
+    uint64_t unit_evicts[DTI_UNITS_MAX]; /* units whose parameters are freed when this one's are
+                                          * gathered */
+    uint64_t *unit_reads;                /* by segment: units whose parameters must be gathered */
     bool units_leave;                    /* gradients have gone before the last segment */
     /* needs */
     uint64_t transient_bytes, cache_bytes, in_bytes, out_bytes, table_bytes;
@@ -173,29 +176,27 @@ static inline dti_optim_rates dti_code_rates(const dti_code *code, const dt_opti
 /* Code that is one of several in a step, each on its own device. It is a stage of a pipeline or a
  * tensor rank (parallel/pipeline/). All of them update, or none. */
 typedef struct dti_staged {
-    dt_tensor inputs[DT_MAX_OUTPUTS]; /* whose dL/dx leaves; ends at its first nil */
+    dt_tensor inputs[DT_MAX_OUTPUTS]; /* whose dL/dx is sent; ends at its first nil */
     uint32_t blocks;                  /* of the tables of all stages or tensor ranks */
     uint32_t tp_ranks;                /* of the tensor group; 0: no group */
-    bool split; /* gradients that leave have a segment of their own, before all others */
+    bool split; /* gradients that are sent have a segment of their own, before all others */
 } dti_staged;
 
 /* What is lowered. */
 typedef struct dti_code_desc {
     const dt_graph *graph; /* the application's, whose tensors `program` names */
-    /* A clone of it: the same nodes, perhaps of other shapes. It becomes the code's, and is ended
-     * where lowering fails. */
+    /* A clone of it: the same nodes, perhaps with other shapes. The code owns it, and it is freed
+     * if lowering fails. */
     dt_graph *work;
     const dt_program_desc *program;
-    const dti_batch_slices
-        *batch_slices;        /* what a replica computes of a step; NULL: a program by itself */
-    const dti_staged *staged; /* NULL: it makes whole steps */
-    const dti_layout *layout; /* outlives the code */
+    const dti_batch_slices *batch_slices; /* a replica's share of a step; NULL: a whole program */
+    const dti_staged *staged;             /* NULL: it makes whole steps */
+    const dti_layout *layout;             /* outlives the code */
     dti_limits limits;
 } dti_code_desc;
 
-/* ---- replay.c: a clone of a graph, at desc->shapes where there are some, for
- * dti_code_desc.work. Errors, with *out NULL:
- * INVALID (a shape, or what it does not fit), UNSUPPORTED, MEMORY. */
+/* ---- replay.c: a clone of a graph, at desc->shapes if there are any, for dti_code_desc.work.
+ * Errors, with *out NULL: INVALID (a shape, or an op that it does not fit), UNSUPPORTED, MEMORY. */
 static dt_result dti_graph_replay(const dt_graph *g, const dt_program_desc *desc, dt_graph **out);
 
 /* ---- types.c */
@@ -209,7 +210,7 @@ static void dti_code_free(const dti_code *code); /* NULL is fine */
 /* dti_fail with "program 'LABEL': " before the text. */
 static dt_result dti_code_fail(const dti_code *code, dt_result result, const char *format, ...)
     DTI_PRINTF(3, 4);
-/* INVALID with all problems of a description, where there are any; MEMORY. */
+/* INVALID with all problems of a description, if there are any; MEMORY. */
 static dt_result dti_problems_fail(dti_base *base, const char *label, const dti_text *problems);
 /* The binding of a node; output, gradient: which kind. NULL: not found. */
 static const dti_binding *dti_code_binding(const dti_code *code, uint32_t node, bool output,
@@ -220,8 +221,8 @@ static const dti_binding *dti_code_binding(const dti_code *code, uint32_t node, 
 static bool dti_code_rounds(const dti_code *code);
 
 /* ---- labels.c */
-/* The values of a binding against its checks. rows: which rows of a data set they are, for the
- * text; NULL: of a batch of the host's own. */
+/* Checks the values of a binding. rows: their rows of a data set, for the text; NULL: of a batch of
+ * the host's own. */
 static dt_result dti_labels_check(const dti_code *code, const dti_binding *binding,
                                   const int32_t *data, const uint32_t *rows);
 /* Whether every op that reads a binding ignores the value *index. */

@@ -246,8 +246,8 @@ static uint32_t dti_commit_pairs_of_all(dti_code *code, const dti_optim_site *si
     return dti_listing_value(&code->list, DTI_VALUE_IN, DT_F32, all, code->pairs_in);
 }
 
-/* Of the losses of a program by itself; a replica's own do not decide: the whole job's are looked
- * at before the commit. */
+/* Checks the losses of a whole program. A replica's own do not decide: the whole job's are checked
+ * before the commit. */
 static uint32_t dti_commit_losses(const dti_code *code) {
     return code->desc.no_check || code->slices.piece_count ? 0u : DTI_COMMIT_LOSSES;
 }
@@ -378,7 +378,7 @@ static void dti_commit_whole(dti_code *code, const dti_optim_site *site) {
         dti_commit_matrices(code, site, dti_commit_direct);
 }
 
-/* Buffers, whose next values all replicas have, are written by each for itself. */
+/* Each replica writes the buffers for itself, because all have their next values. */
 static void dti_commit_buffers(const dti_code *code, const dti_optim_site *site) {
     dti_optim_site buffers = *site;
     buffers.args.first =

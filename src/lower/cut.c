@@ -67,7 +67,7 @@ typedef struct dti_cut {
     dti_view out;
     int64_t rows;      /* of a part */
     uint32_t parts;    /* of how many */
-    bool sums;         /* the result has no samples: what parts give is added, or joined */
+    bool sums;         /* the result has no samples: parts' results are added, or joined */
     uint32_t partial;  /* value of one part's sums; to be joined, of all parts' */
     uint32_t elements; /* of one; a term is a pair */
     dti_view *inputs;  /* the whole views, by input */

@@ -229,7 +229,7 @@ static uint32_t dti_gradient_roots(dti_code *code, dt_tensor *y, dt_tensor *dy) 
     return count;
 }
 
-/* By parameter, then by input whose gradient leaves; nil: none is asked for. */
+/* By parameter, then by input whose gradient is sent; nil: not needed. */
 static void dti_gradient_leaves(const dti_code *code, dt_tensor *wrt) {
     const uint32_t params = code->layout->param_count;
     for (uint32_t i = 0; i < params; i++) {

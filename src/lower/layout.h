@@ -24,9 +24,10 @@ typedef struct dti_param {
     uint64_t offset; /* in elements, a multiple of DTI_BLOCK */
     uint64_t elements;
     uint8_t dtype;   /* of its values: BF16, or F32. Gradients are F32 */
-    uint8_t average; /* 1 + the array of the state that its average is; 0: it has none */
-    uint64_t rest;  /* where it lies in the arenas of units; DTI_NO_REST: its unit comes and goes */
-    uint64_t state; /* dti_layout_state_at asks for it; modulo 2^64, as a moment's offset */
+    uint8_t average; /* 1 + the array of the state that holds its average; 0: no average */
+    uint64_t rest;   /* its place in the arenas of units; DTI_NO_REST: its unit is gathered and
+                     * freed */
+    uint64_t state;  /* for dti_layout_state_at; modulo 2^64, as a moment's offset */
 } dti_param;
 
 #define DTI_NO_REST UINT64_MAX
@@ -35,11 +36,11 @@ typedef struct dti_layout {
     dti_param *params; /* in order of creation */
     uint32_t param_count;
     uint64_t elements; /* of an arena, padding included */
-    /* Of the parameter arena: F32, or BF16. Then buffers are F32 in twice the room, so places are
-     * still a multiple of the element's number. */
+    /* Of the parameter arena: F32, or BF16. With BF16, buffers are F32 in twice the room, so places
+     * are still a multiple of the element's number. */
     dt_dtype dtype;
     dt_state_dtype state; /* of moments; known with the first optimizer */
-    uint64_t state_words; /* of an array of them, where they are not F32 */
+    uint64_t state_words; /* of an array of them, if they are not F32 */
     /* Whole blocks. The store has only moments and averages of elements [own_begin, own_end), and
      * an update writes only those. All of them, except with ZeRO (parallel/zero/): then
      * `parted`. */
@@ -59,10 +60,10 @@ static inline uint64_t dti_layout_away(const dti_layout *l) {
     return l->offload ? l->own_end - l->own_begin : 0;
 }
 
-/* Of a graph's parameters; free it by dti_free(base, layout->params). MEMORY. */
+/* For a graph's parameters; free it by dti_free(base, layout->params). MEMORY. */
 static dt_result dti_layout_make(dti_base *base, const dt_graph *graph, dt_dtype dtype,
                                  dti_layout *layout);
-/* Before there are any moments, and after the own part is known. */
+/* Called before there are any moments, and after the own part is known. */
 static void dti_layout_set_state(dti_layout *layout, dt_state_dtype state);
 /* Bytes of elements of the gradient arena, and of others that are F32. */
 static inline uint64_t dti_arena_bytes(uint64_t elements) {
@@ -72,7 +73,7 @@ static inline uint64_t dti_arena_bytes(uint64_t elements) {
 static inline uint64_t dti_layout_bytes(const dti_layout *l, uint64_t elements) {
     return dti_bytes(l->dtype, elements);
 }
-/* Whether anything is in fewer bits. */
+/* Whether any values have fewer bits. */
 static inline bool dti_layout_is_stored(const dti_layout *l) {
     return l->dtype != DT_F32 || l->state != DT_STATE_F32;
 }
@@ -84,7 +85,8 @@ static inline uint64_t dti_layout_state_at(const dti_layout *l, const dti_param 
     return l->state ? p->state : p->offset;
 }
 
-static bool dti_layout_averages(const dti_layout *layout); /* whether any has an average */
+static bool dti_layout_averages(const dti_layout *layout); /* whether any parameter has an
+                                                            * average */
 
 static inline uint64_t dti_full_blocks(uint64_t elements) {
     return dti_ceil_div(elements, DTI_BLOCK) * DTI_BLOCK;

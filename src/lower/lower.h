@@ -8,8 +8,8 @@ typedef enum dti_extent {
     DTI_EXTENT_PIECE    /* on the samples of a piece: once for each */
 } dti_extent;
 
-/* What is computed again besides what is marked: the first `again` of `parts` of the forward pass;
- * of 0 parts none. */
+/* Values that are computed again in addition to marked ones: the first `again` of `parts` of the
+ * forward pass; with 0 parts none. */
 #define DTI_PARTS_MAX 24
 typedef struct dti_choice {
     uint32_t parts, again;
@@ -17,7 +17,7 @@ typedef struct dti_choice {
 
 typedef struct dti_lowering {
     dti_code *code;
-    const dt_graph *graph;    /* the application's: what the description's tensors are of */
+    const dt_graph *graph;    /* the application's, to which the description's tensors belong */
     const dti_staged *staged; /* may be NULL */
     dti_choice choice;
     dti_text problems;                  /* with a description, all of them */
@@ -27,10 +27,10 @@ typedef struct dti_lowering {
                                          * first */
     dti_emit e;
     uint32_t *order;      /* nodes as they are emitted: each after its inputs; [0] is nil */
-    uint32_t split;       /* where in it a segment ends that gives what leaves; 0: nowhere */
+    uint32_t split;       /* where in it a segment ends that computes sent values; 0: nowhere */
     uint32_t *copy_of;    /* by node: the node that it computes again; NULL: no copies */
     uint8_t *needed;      /* by node: its value is computed */
-    uint32_t *pin;        /* by node: the value that it is to be written to; 0 = any */
+    uint32_t *pin;        /* by node: the value to which it must be written; 0 = any */
     uint32_t *param_of;   /* by node: 1 + a parameter whose gradient it is */
     uint32_t *stat_of;    /* by node: 1 + the first of the code's stats that it holds */
     uint32_t *next_param; /* by parameter: 1 + the next one with the same gradient node */
@@ -61,9 +61,9 @@ static dt_result dti_pass_describe(dti_lowering *w);      /* terms, outputs, mod
 static dt_result dti_pass_differentiate(dti_lowering *w); /* gradients, as nodes */
 static dt_result dti_pass_weigh(dti_lowering *w);         /* losses' weights, as nodes */
 
-/* ---- recompute.c: what is computed again in the backward pass, as nodes, and the order of all */
+/* ---- recompute.c: values that the backward pass computes again, as nodes, and the order of all */
 static dt_result dti_pass_recompute(dti_lowering *w);
-/* Of a staged code that asks for it: brings what leaves to the front of the gradient rows. */
+/* For a staged code with split: moves the rows of sent gradients before the other gradient rows. */
 static dt_result dti_pass_split(dti_lowering *w);
 static bool dti_recompute_can(const dt_graph *g, uint32_t id); /* and not kept in any case */
 
@@ -77,7 +77,7 @@ static bool dti_choice_mark(const dti_lowering *w, const uint8_t *needed, uint8_
 /* Whether a step trains the parameter: `params` is a glob, NULL = all. */
 static bool dti_param_is_trained(const dti_node *param, const char *params);
 /* Finds the extent of each node. INVALID: an output that each piece has of its own, or batch norm
- * over one value. Nothing to do for a program with one piece or none. */
+ * over one value. Does nothing for a program with one piece or none. */
 static dt_result dti_pass_pieces(dti_lowering *w);
 static bool dti_pieces_each(const dti_lowering *w, uint32_t id); /* the node is emitted by pieces */
 /* Each a value of its own. */
@@ -90,12 +90,12 @@ static dti_out_words dti_pieces_place_out(dti_lowering *w, uint32_t id);
 static void dti_lower_pieces(dti_lowering *w, uint32_t id);
 /* Whether gradients are added up by the stack of subtrees; false: they are written to slot 0. */
 static bool dti_pieces_fold(const dti_code *code);
-/* Whether the node's pieces can be emitted straight into the sum: nobody else reads them. */
+/* Whether the node's pieces can be emitted straight into the sum: no other node reads them. */
 static bool dti_piece_fold_direct(const dti_lowering *w, uint32_t id);
 /* Adds up a parameter's gradient; direct: emits the node on the way. */
 static void dti_lower_fold(dti_lowering *w, uint32_t id, uint32_t param, bool direct);
 
-/* ---- cut.c: emits a node, in parts of the batch where a tensor is larger than a binding may be */
+/* ---- cut.c: emits a node, in parts of the batch if a tensor is larger than a binding may be */
 static void dti_cut_emit(dti_code *code, dti_emit *e, const dti_op_family *family);
 static bool dti_cut_needed(const dti_code *code, const dti_emit *e); /* whether it is in parts */
 
@@ -103,8 +103,9 @@ static bool dti_cut_needed(const dti_code *code, const dti_emit *e); /* whether 
 static dt_result dti_pass_buckets(dti_lowering *w); /* how many gradients each bucket waits for */
 
 /* ---- need.c */
-static dt_result dti_pass_need(dti_lowering *w); /* what is computed; refuses what is too large */
-/* What a description asks for; stands: as dti_code's. */
+static dt_result dti_pass_need(dti_lowering *w); /* the nodes to compute; a tensor that is too large
+                                                  * is an error */
+/* The nodes that a description needs; stands: as dti_code's. */
 static void dti_need_roots(const dt_graph *g, const dt_program_desc *d, const uint32_t *stands,
                            uint8_t *needed);
 /* The inputs of all needed nodes, and theirs. order: of nodes; NULL: that in which they were
@@ -127,12 +128,13 @@ static inline uint32_t dti_node_value(dti_code *code, dti_value_kind kind, const
 
 /* ---- sync_points.c: rows that pieces of the whole job make together */
 static bool dti_meets(const dti_code *code, uint32_t id); /* the node is one, in such a code */
-static dt_result dti_sync_points_make(dti_lowering *w);   /* segments, and what is between them */
+static dt_result dti_sync_points_make(dti_lowering *w);   /* segments, and the sync points between
+                                                           * them */
 static void dti_sync_points_place(dti_lowering *w);       /* operands in OUT, values in IN */
 static void dti_lower_sync_point(dti_lowering *w, uint32_t id);
 /* The last one has no launch after it yet, and needs a segment. */
 static bool dti_sync_point_waits(const dti_code *code);
-static void dti_sync_points_ranges(dti_code *code); /* what segments copy for them */
+static void dti_sync_points_ranges(dti_code *code); /* the ranges that segments copy for them */
 
 /* ---- bindings.c */
 static dt_result
@@ -177,9 +179,9 @@ static uint32_t dti_table_blocks(const dti_code *code, uint32_t param, bool buff
 static dt_result dti_pass_commit(dti_lowering *w); /* its launches */
 
 /* ---- labels.c */
-/* Whether a node takes class numbers or indices, and which it takes. */
+/* Whether a node takes class numbers or indices, and their range. */
 static bool dti_label_user(const dt_graph *g, const dti_node *n, dti_labels *labels);
-static dt_result dti_pass_labels(dti_lowering *w); /* what the bindings' values are checked for */
+static dt_result dti_pass_labels(dti_lowering *w); /* the checks of the bindings' values */
 static void dti_labels_free(const dti_code *code);
 
 /* ---- cast.c */

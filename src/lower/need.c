@@ -10,7 +10,7 @@ static void dti_need_inputs(const dt_graph *g, const uint32_t *order, uint8_t *n
     }
 }
 
-/* stands: by node, which one has its value; NULL: itself. */
+/* stands: by node, the node that has its value; NULL: itself. */
 static void dti_need_root(const dt_graph *g, const uint32_t *stands, dt_tensor x, uint8_t *needed) {
     if (x.graph == g && !dti_is_nil(x))
         needed[stands ? stands[x.id] : x.id] = 1;
@@ -75,7 +75,7 @@ static bool dti_lowering_alloc(dti_lowering *w) {
            w->e.views && w->own && w->bucket_left;
 }
 
-/* Batch norm of one value a channel, which PyTorch refuses too: its variance is always 0. */
+/* Batch norm over one value a channel, which PyTorch rejects too: its variance is always 0. */
 static bool dti_sees_one_value(const dti_code *code, const dti_node *n, int64_t rows) {
     const dti_op_family *family = dti_op_info_of(n->op)->family;
     return code->train && family->values && rows * family->values(n) <= 1;
@@ -141,7 +141,7 @@ static dt_result dti_pass_need(dti_lowering *w) {
                       .apart = code->limits.apart,
                       .range_bytes = code->limits.storage_range_bytes,
                       .views = w->e.views};
-    /* Value 0 stands for "none" in pins, and for those that memory ran out for. */
+    /* Value 0 means "none" in pins, and replaces values for which memory ran out. */
     dti_listing_value(&code->list, DTI_VALUE_OUT, DT_I32, 1, 0);
     dti_need_all(w, w->needed);
     dti_need_updates(code, w->needed);

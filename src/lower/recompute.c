@@ -14,9 +14,9 @@ typedef struct dti_recompute {
     dt_graph *graph;
     uint32_t forward, end; /* gradient rows are [forward, end) */
     uint8_t *needed, *marked, *kept, *cheap;
-    uint32_t *copy;    /* of a forward node; its own number while it waits for one; 0 = none */
+    uint32_t *copy;    /* of a forward node; its own number while it waits for a copy; 0 = none */
     uint32_t *wait;    /* those that the next row needs and that have none so far */
-    uint32_t *changer; /* by gradient row: that which may become its epilogue; 0 = none */
+    uint32_t *changer; /* by gradient row: the row that may become its epilogue; 0 = none */
     uint32_t *readers; /* by node: how many needed rows read it */
     uint32_t count;    /* of w->order */
 } dti_recompute;
@@ -25,7 +25,7 @@ static bool dti_recompute_is_view(const dt_graph *g, uint32_t id) {
     return dti_op_info_of(g->nodes[id].op)->family->view;
 }
 
-/* Whether the forward pass and a copy give the same whatever else happens in between. */
+/* Whether the forward pass and a copy give the same values, whatever else happens in between. */
 static bool dti_recompute_can(const dt_graph *g, uint32_t id) {
     const dti_node *n = &g->nodes[id];
     const dti_op_info *info = dti_op_info_of(n->op);
@@ -38,7 +38,7 @@ static bool dti_recompute_can(const dt_graph *g, uint32_t id) {
 
 /* ---- what is kept */
 
-/* To what a view is of, then from there to its other views. */
+/* Marks the source of a view, then from there its other views. */
 static void dti_recompute_spread(const dti_recompute *r) {
     const dt_graph *g = r->graph;
     for (uint32_t id = r->forward - 1; id > 0; id--) {

@@ -15,7 +15,7 @@ typedef struct dti_replay {
     const char *differs; /* the function that made other rows */
 } dti_replay;
 
-/* ---- what is needed: roots, their inputs, and updates of buffers whose statistics are */
+/* ---- needed nodes: roots, their inputs, and updates of buffers whose statistics are needed */
 
 static void dti_replay_need(dti_replay *r) {
     dti_need_roots(r->from, r->desc, NULL, r->needed);

@@ -3,7 +3,7 @@
 
 /* ---- emission */
 
-/* Whether what a view shows lies in an arena's place already. */
+/* Whether a view's elements already lie in an arena's place. */
 static bool dti_lies_at(const dti_listing *list, const dti_view *v, uint32_t place) {
     const dti_value *x = &list->values[v->value], *y = &list->values[place];
     const uint64_t from = dti_bytes(v->dtype, (uint64_t)v->offset);
@@ -23,7 +23,8 @@ static void dti_lower_outputs(dti_lowering *w, uint32_t id) {
         dti_outputs_apart(&w->e, places, &w->e.out);
 }
 
-/* Where it is kept what sums of a gradient lost; DTI_UNBOUND: so few are a plain chain. */
+/* Where the rounding errors of a gradient's sums are kept; DTI_UNBOUND: so few are a plain
+ * chain. */
 static uint32_t dti_lower_rounding(dti_code *code, uint32_t index) {
     return dti_code_rounds(code) ? dti_param_value(code, index, DTI_VALUE_ROUNDING, 0)
                                  : DTI_UNBOUND;
@@ -99,7 +100,7 @@ static void dti_lower_value(dti_lowering *w, uint32_t id) {
 
 #define DTI_ROUNDS_COLUMNS 16 /* fewer of a result: the product is that of the transposed */
 
-/* How the node reads its inputs. Readers stand after it, so that a view knows its own. */
+/* How the node reads its inputs. Readers come after it, so a view knows its own. */
 static void dti_fuse_reads(dti_lowering *w, const dti_node *n, const dti_span_of_node *own) {
     const dt_graph *g = w->code->work;
     const dti_op_family *f = dti_op_info_of(n->op)->family;
@@ -114,7 +115,7 @@ static void dti_fuse_reads(dti_lowering *w, const dti_node *n, const dti_span_of
     }
 }
 
-/* What leaves the program counts as a reader more. */
+/* An output of the program counts as one more reader. */
 static dt_result dti_pass_fuse(dti_lowering *w) {
     const dt_graph *g = w->code->work;
     for (uint32_t id = 1; id < g->count; id++)
@@ -308,7 +309,7 @@ static void dti_segment_leaving(dti_lowering *w) {
     }
 }
 
-/* What a device has of the segments, and what the host has, where that makes the update. */
+/* The device's part of the segments, and the host's, if the host makes the update. */
 static dt_result dti_segments_apart(dti_code *code) {
     const uint32_t n = code->segment_count;
     if (!code->layout->offload || !code->has_optim || !dti_code_has_units(code))

@@ -1,5 +1,5 @@
-/* The types that launches work on: each learns its operands'. One whose kernel does not take them
- * on the device is refused. */
+/* The types of launches' operands. A launch whose kernel does not take them on the device is an
+ * error. */
 
 static bool dti_types_take(const dti_launch *l, int binding, const dti_limits *limits) {
     const bool hard = limits->no_hard_halves && dti_kernel_info_of(l->kernel)->hard_halves;
@@ -27,7 +27,7 @@ static dt_result dti_types_refuse(const dti_code *code, const dti_launch *l) {
     const int half = dti_types_misfit_of(l, &code->limits);
     return dti_code_fail(code, DT_ERROR_UNSUPPORTED,
                          "%s%s%s%s %s of %s: no kernel of this op takes 16 bits on this device; "
-                         "dt_cast what it reads to f32, and its result back",
+                         "dt_cast its inputs to f32, and its result back",
                          dti_op_info_of(n->op)->name, n->label ? " '" : "",
                          n->label ? n->label : "", n->label ? "'" : "",
                          dti_shape_print(n->shape, n->samples).text,

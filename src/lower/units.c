@@ -220,7 +220,7 @@ static uint64_t dti_unit_elements(const dti_unit_work *k, uint32_t u) {
     return dti_bucket_elements(k->code->slices.buckets[u]);
 }
 
-/* The lowest place from `from` on where it meets none of `placed` that it may not. */
+/* The lowest place from `from` on where it conflicts with none of `placed`. */
 static uint64_t dti_unit_fit(const dti_unit_work *k, uint32_t u, uint64_t placed, uint64_t from,
                              const uint64_t *at) {
     const uint64_t n = dti_unit_elements(k, u);

@@ -6,7 +6,7 @@ typedef struct dti_widen {
     dti_lowering *w;
     uint32_t *copy;    /* by value: its newest f32 copy */
     uint32_t *version; /* by value that is not a part: counts launches that wrote to it */
-    uint32_t *copied;  /* by value: 1 + the version that its copy has; 0 = none */
+    uint32_t *copied;  /* by value: 1 + the version of its copy; 0 = none */
     uint32_t *at;      /* by launch: its place in the new listing, with copies before it */
     dti_launch *old;
     uint32_t count;

@@ -128,8 +128,8 @@ static bool dti_einsum_operand(dti_einsum *e, int number) {
     return dti_einsum_sizes(e, o);
 }
 
-/* What "->" says, or without it: "..." and the letters that stand once, in order of the alphabet,
- * capitals first. */
+/* The letters after "->". Without it: "..." and the letters that appear once, in alphabetical
+ * order, capitals first. */
 static bool dti_einsum_result(dti_einsum *e) {
     int times[128] = {0};
     dti_spelling w = {.dots = 0};
@@ -231,7 +231,8 @@ static bool dti_einsum_diagonal(dti_labelled *o) {
     return false;
 }
 
-/* Sums letters that nobody needs; one of size 1 whose size is another operand's goes without. */
+/* Sums letters that nothing needs; a letter of size 1 whose size is another operand's is
+ * removed. */
 static void dti_einsum_reduce(const dti_einsum *e, dti_labelled *o, const bool *needed) {
     const dt_shape s = dti_tensor_shape(o->x);
     dt_shape axes = {0}, kept = {0};
@@ -322,8 +323,8 @@ static dt_tensor dti_einsum_elements(const dti_einsum *e, const dti_pairing *p, 
     return dt_reshape(o->x, s);
 }
 
-/* A product of matrices. It is a linear layer if one matrix is the same for all samples, and no shared
- * letter stays. A linear layer's gradient is summed over samples at once. */
+/* A product of matrices. It is a linear layer if one matrix is the same for all samples, and no
+ * shared letter stays. A linear layer's gradient is summed over samples at once. */
 static dt_tensor dti_einsum_matmul(const dti_einsum *e, dti_pairing *p, dti_labelled *a,
                                    dti_labelled *b) {
     const bool turned = dti_tensor_has_samples(b->x) && !dti_tensor_has_samples(a->x);

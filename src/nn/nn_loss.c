@@ -1,6 +1,5 @@
-/* Losses of each element, written in ops: no kernel is of this file. dt_mean_loss and
- * dt_weighted_loss make terms of them. Where a formula has a kink, the way it is written gives
- * PyTorch's gradient there. */
+/* Losses of each element, written in ops: this file has no kernel. dt_mean_loss and
+ * dt_weighted_loss make terms of them. At a kink, the chosen formula gives PyTorch's gradient. */
 
 /* Tensors of one graph and one shape: y, t, ... False: an error is recorded. */
 static bool dti_loss_takes(const char *loss, const dt_tensor *x, int count) {

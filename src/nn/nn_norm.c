@@ -1,5 +1,5 @@
-/* Normalisation layers: weights of ones, biases of zeros, running statistics as buffers; and
- * weights that are normalised by buffers. */
+/* Normalisation layers: weights of ones, biases of zeros, running statistics as buffers. Also
+ * weights that are normalised with buffers. */
 
 static const dt_init dti_nn_ones = {DT_INIT_CONSTANT, 1.0f, 0.0f}, dti_nn_zeros = {0};
 
@@ -76,8 +76,8 @@ static dt_tensor dti_spectral_unit(const dti_spectral *s, dt_tensor x) {
     return dt_div(x, size);
 }
 
-/* In training what the power method has come to, which the commit keeps; else the buffer, at length
- * 1 also where nothing has trained it yet. */
+/* In training the result of the power method, which the commit keeps. Else the buffer, scaled to
+ * length 1 even if nothing has trained it yet. */
 static dt_tensor dti_spectral_vector(const dti_spectral *s, dt_tensor buffer, dt_tensor moved) {
     moved = dti_buffer_becomes(buffer, moved);
     dt_tensor kept = dt_reshape(buffer, (dt_shape){2, {1, -1}});

@@ -345,7 +345,7 @@ static void dti_order_begin(dti_order_rows *r, dt_tensor x) {
     r->key = dt_masked_fill(r->key, more, r->descending ? -INFINITY : INFINITY);
 }
 
-/* 1 where what x has at 0 of an axis of two comes before what it has at 1. */
+/* 1 where x's value at 0 of an axis of two comes before its value at 1. */
 static dt_tensor dti_order_before(const dti_order_rows *r, dt_shape pairs, int axis) {
     dt_tensor key = dt_reshape(r->key, pairs), place = dt_reshape(r->place, pairs);
     dt_tensor a = dt_slice(key, axis, 0, 1), b = dt_slice(key, axis, 1, 1);
@@ -371,8 +371,8 @@ static void dti_order_take(dti_order_rows *r, dt_shape pairs, int axis, dt_tenso
     r->place = dti_order_pick(r->place, pairs, axis, pick, both);
 }
 
-/* Pairs `step` apart in a chunk, whose blocks are in order and in reverse by turns. One block: in
- * the first half of the parts all are in order, in the second in reverse. */
+/* Exchanges pairs `step` apart in a chunk, whose blocks are alternately in order and in reverse.
+ * With one block, the first half of the parts is in order, and the second in reverse. */
 static void dti_order_exchange(dti_order_rows *r, int64_t block, int64_t step) {
     const int64_t all = r->lines * r->chunk, inner = step * r->parts;
     dt_shape pairs = {3, {all / (2 * step), 2, inner}}, turns = {0};

@@ -1,4 +1,4 @@
-/* Feed-forward parts of transformers: a gate times what passes it (Shazeer, "GLU variants improve
+/* Feed-forward parts of transformers: a gate times its value (Shazeer, "GLU variants improve
  * transformer", 2020), under Llama's names. */
 
 /* "layer.part" */

@@ -38,10 +38,10 @@ static const int8_t dti_recurrence_gates[] = {4, 3, 1, 1}; /* of the weight, by 
 typedef struct dti_recurrence {                            /* sizes of a sample */
     uint32_t kind, flags;
     int64_t steps, hidden, size, gates; /* size: of h; gates: of the weight, for each unit */
-    int64_t cell;                       /* hidden where there is one, else 0 */
+    int64_t cell;                       /* hidden, if the state has a cell, else 0 */
     int64_t units;                      /* kept of each step: gates and cell, for all units */
     int64_t state;                      /* of the input */
-    int64_t slopes; /* of the gradient, for each step: of the sums; GRU's are 4 a unit */
+    int64_t slopes; /* of the gradient, for each step: of the sums; GRU has 4 a unit */
 } dti_recurrence;
 static dti_recurrence dti_recurrence_of(const dt_graph *g, const dti_node *n);
 /* A row for callers: h of all steps, the last h and c. in: x W^T + b, W_hh, state, b_hn or W_hr.

@@ -71,17 +71,18 @@ typedef struct dti_grad {
     dt_tensor in[DTI_INPUTS_MAX];
     bool wanted[DTI_INPUTS_MAX];
     dt_tensor dx[DTI_INPUTS_MAX];
-    dt_tensor dys[DTI_OUTPUTS_MAX]; /* for rows with several outputs: to each of them */
-    uint32_t index; /* for rows of many inputs: which one is asked for now (in[0] is that one) */
+    dt_tensor dys[DTI_OUTPUTS_MAX]; /* for rows with several outputs: the gradient of each */
+    uint32_t index; /* for rows of many inputs: the input whose gradient is asked for (it is
+                     * in[0]) */
 } dti_grad;
 
 /* ---- Emit: see emit.h. */
 
-/* What a row needs the elements of an i32 input to be: in [0, classes), or ignore_index. */
+/* The range of an i32 input's elements that a row requires: in [0, classes), or ignore_index. */
 typedef struct dti_labels {
     uint32_t input; /* which one */
     int32_t classes, ignore_index;
-    bool ignores; /* rows whose label is ignore_index count for nothing */
+    bool ignores; /* rows whose label is ignore_index do not count */
 } dti_labels;
 
 /* How an update moves a buffer: new = (1 - momentum) old + momentum * (mean or variance). */
@@ -91,14 +92,13 @@ typedef struct dti_update {
     float momentum;
 } dti_update;
 
-/* An element of a tensor: of one sample, counted row after row. */
+/* An element of a tensor: of one sample, counted row by row. */
 typedef struct dti_element {
     uint32_t node;
     int64_t at;
 } dti_element;
 
-/* A row whose value all pieces of the job's batch, or all tensor ranks of a group, make together.
- */
+/* A row whose value is made by all pieces of the job's batch, or all tensor ranks of a group. */
 typedef enum dti_meet_kind {
     DTI_MEET_STATS, /* pairs (mean, variance) of channels, of each piece: those of the whole */
     DTI_MEET_MEAN,  /* sums over each piece: their sum by the number of values of a channel */
@@ -110,7 +110,7 @@ typedef enum dti_meet_kind {
 typedef struct dti_meet {
     dti_meet_kind kind;
     uint32_t spatial; /* values of one channel in a sample */
-    int64_t run;      /* elements that lie together of an own part; 0: all */
+    int64_t run;      /* contiguous elements of an own part; 0: all */
 } dti_meet;
 
 /* A tensor split over tensor ranks. Each has an equal run of each of up to three groups along an
@@ -118,31 +118,32 @@ typedef struct dti_meet {
 #define DTI_PARTED_GROUPS 3
 typedef struct dti_parted {
     int8_t axis; /* of the shape; -1: every tensor rank has all of it */
-    bool rows;   /* a sequence's, between layers: what takes no parts gets all of them */
+    bool rows;   /* a sequence's rows, between layers: a row that takes no parts gathers them */
     int64_t group[DTI_PARTED_GROUPS];
 } dti_parted;
 static const dti_parted dti_parted_whole = {.axis = -1};
 
-/* A row of one model, and what becomes of it in a tensor group's. */
+/* A row of a whole model, and its counterpart on a tensor rank. */
 typedef struct dti_parting dti_parting;
 struct dti_parting {
     const dt_graph *g;
-    const dti_node *n; /* of all, with its whole shape */
+    const dti_node *n; /* of the whole model, with its whole shape */
     int64_t tp_ranks, tp_rank;
     dti_parted in[DTI_INPUTS_MAX];
     dti_parted out;
-    dti_attr attr; /* of a tensor rank's row; n's at first */
+    dti_attr attr; /* of a tensor rank's row; at first n's */
     bool sum;      /* ranks' values are added up, and then its last input (a bias) to the sum */
     uint32_t all;  /* inputs, a bit each, of which a tensor rank takes all rows */
     uint32_t own;  /* inputs, a bit each: its own part, along out's axis, of a whole input */
-    /* What stands in the row's place, of inputs as they are. NULL: the row itself, of attr. */
+    /* What replaces the row, made from its inputs as they are. NULL: the row itself, with attr. */
     dt_tensor (*make)(const dti_parting *s, const dt_tensor *in);
 };
 
 typedef struct dti_op_family {
     bool (*shape)(dti_build *b);
     void (*grad)(dti_grad *g);       /* NULL: no gradient flows */
-    bool (*flat)(const dti_node *n); /* grad gives nothing for such a row. NULL: it gives */
+    bool (*flat)(const dti_node *n); /* grad returns nothing for such a row. NULL: it always returns
+                                      * a gradient */
     bool steps; /* flat rows are step functions, with a gradient of 0; else they have no gradient */
     /* The same value from other rows: where grad is NULL. Tests have those of rows with a grad. */
     dt_tensor (*lower)(dti_grad *g);
@@ -150,15 +151,15 @@ typedef struct dti_op_family {
      * (output.c), and its own shape has all their elements. NULL: the value is its one output. */
     void (*outputs)(const dt_graph *g, const dti_node *n, dti_outputs *out);
     void (*emit)(dti_emit *e);
-    /* With two outputs, rows of [2, n] without samples: they may lie apart, whatever the stride
-     * of the rows. Then none but its own file's rows read the packed value. */
+    /* With two outputs, rows of [2, n] without samples: they may lie apart, with any stride of the
+     * rows. Then only rows of its own file read the packed value. */
     bool apart;
     /* Joins the results of parts of the batch, `rows` samples each except the last. They follow
      * each other in value `parts`, and are not sums. NULL: they are added, or lie apart. */
     void (*join)(dti_emit *e, uint32_t parts, uint32_t count, int64_t rows);
     bool view;  /* emit only sets the out view; no kernel */
     bool cheap; /* one launch, and its gradients read its operands: lower/recompute.c */
-    /* Which operands its launches take in 16 bits: bit i is input i, DTI_HALF_OUT the result. The
+    /* Operands that its launches take in 16 bits: bit i is input i, DTI_HALF_OUT the result. The
      * others are cast. */
     uint16_t halves;
     /* Inputs of a LOW row that its launches take only together in 16 bits, and without a fused
@@ -170,10 +171,10 @@ typedef struct dti_op_family {
     /* For a row that moves elements and computes nothing. Sets e to the element of its first input
      * that this one was. False: it comes from no input. NULL: the row computes. */
     bool (*source)(const dt_graph *g, const dti_node *n, dti_element *e);
-    /* Of a view: whether its input must lie without gaps. NULL: it need not. */
+    /* For a view: whether its input must have no gaps. NULL: gaps are allowed. */
     bool (*packs)(const dti_node *n);
     /* Whether the launches read nothing of each sample, so that no batch is too large for them.
-     * NULL: they do, unless it is a view. */
+     * NULL: they do read, unless it is a view. */
     bool (*idle)(const dti_node *n, bool train);
     bool picks; /* it reads one element of its first input for each that it gives */
     bool takes_terms;
@@ -191,17 +192,18 @@ typedef struct dti_op_family {
     /* For a statistic over the batch: how many values one sample contributes; one value in all has
      * no variance. NULL: other rows. */
     int64_t (*values)(const dti_node *n);
-    /* Of a row that keeps values of each sample between runs: of how many. NULL: it keeps none. */
+    /* For a row that keeps values of samples between runs: the number of samples. NULL: other
+     * rows. */
     int64_t (*room)(const dti_node *n);
-    /* Of a row that pieces of the batch, or a tensor group, make together. NULL: for other rows. */
+    /* For a row that pieces of the batch, or a tensor group, make together. NULL: other rows. */
     dti_meet (*meet)(const dti_node *n);
     /* How the row handles inputs that are split over tensor ranks, of which there is at least one;
      * false: it cannot. NULL: it never can. */
     bool (*part)(dti_parting *s);
 } dti_op_family;
 
-/* A family stands in its file as DTI_FAMILY(name, .shape = ..., ...); dti_<name>_emit is its emit
- * function. ./build.sh header finds the files with families in them (families.h). Its value in
+/* A family is written in its file as DTI_FAMILY(name, .shape = ..., ...); dti_<name>_emit is its
+ * emit function. ./build.sh header finds the files with families in them (families.h). Its value in
  * float64, which tests compare with, is ref_<name> in tests/reference. */
 #define DTI_FAMILY(family, ...) DTI_FAMILY_BY(family, family, __VA_ARGS__)
 /* With the emit of another. */
@@ -237,7 +239,8 @@ typedef struct dti_op_info {
 
 static const dti_op_info *dti_op_info_of(uint32_t op);
 
-/* Appends a node of `op`: nil inputs give nil, and every wrong one an error with op and shapes. */
+/* Appends a node of `op`. A nil input gives nil, and another wrong one an error with op and
+ * shapes. */
 static dt_tensor dti_append(dt_graph *graph, dti_op op, const dt_tensor *in, uint32_t count,
                             const dti_attr *attr);
 static inline dt_tensor dti_append1(dti_op op, dt_tensor x, const dti_attr *attr) {
@@ -248,18 +251,18 @@ static inline dt_tensor dti_append2(dti_op op, dt_tensor a, dt_tensor b, const d
     return dti_append(a.graph ? a.graph : b.graph, op, in, 2, attr);
 }
 
-/* ---- autocast.c: a row's inputs in the types that its precision asks for, as PyTorch's autocast
- * has them. room: for `count` tensors, where the casts go. */
+/* ---- autocast.c: a row's inputs in the types of its precision, as in PyTorch's autocast. room:
+ * for `count` tensors, for the casts. */
 static const dt_tensor *dti_autocast_inputs(const dti_op_info *info, const dt_tensor *in,
                                             uint32_t count, dt_tensor *room);
-/* x as f32, or as what LOW rows work in: one node for each value and type. */
+/* x as f32, or in the type of LOW rows: one node for each value and type. */
 static dt_tensor dti_autocast_to(dt_tensor x, dt_dtype to);
 /* For such a cast its source, else the node itself. The reverse pass regards it as a part of each
  * of its readers. */
 static uint32_t dti_autocast_source(const dt_graph *g, uint32_t id);
 
-/* A function of the API that is made of rows: `make` finds inputs and other arguments in the call.
- * The first `needed` inputs must be given; none may be nil, and all must be of one graph. */
+/* A function of the API that is made of rows: `make` reads inputs and other arguments from the
+ * call. The first `needed` inputs must be given; none may be nil, and all must be of one graph. */
 typedef struct dti_inputs {
     dt_tensor x[DTI_CALL_INPUTS];
 } dti_inputs;
@@ -273,9 +276,9 @@ static bool dti_has_gradient(const dti_node *n);
 static dt_tensor dti_parted_summed(dt_tensor x);
 static dt_tensor dti_parted_copied(dt_tensor x);
 static dt_tensor dti_parted_most(dt_tensor x); /* the largest over tensor ranks; no gradient */
-/* Along an axis of parts that are equal runs. SPREAD: everybody's, of which each makes something
- * else; SHARE: the own part of the sum: each is the other's gradient. GATHER: everybody's, with
- * which all do the same; OWN: the own part of what all have: so are these. */
+/* Along an axis of equal parts. SPREAD gathers all parts, which each rank uses differently; SHARE
+ * gives the own part of the sum: each is the other's gradient. GATHER gathers all parts, which all
+ * ranks use alike; OWN gives the own part of a replicated value: so are these. */
 typedef enum dti_parted_way {
     DTI_PARTED_SPREAD,
     DTI_PARTED_SHARE,
@@ -288,8 +291,8 @@ static dt_tensor dti_parted_along(dti_parted_way way, dt_tensor x, int axis, int
 static dt_tensor dti_parted_labels(dt_tensor labels, const dti_labels *of);
 
 /* ---- parted.c */
-/* Marks a parameter: what a tensor rank has of it, in whole units of elements along an axis. rest:
- * of each of two groups after the first; 0: there is one group. */
+/* Marks a parameter with a tensor rank's part of it, in whole units of elements along an axis.
+ * rest: of each of two groups after the first; 0: one group. */
 static void dti_param_part(dt_tensor w, int axis, int64_t unit, int64_t first, int64_t rest);
 static dti_parted dti_parted_of(int axis, int64_t size); /* all of an axis as one group */
 /* The mark; axis -1: not split. */
@@ -351,7 +354,7 @@ static bool dti_append_outputs(dt_graph *g, dti_op op, const dt_tensor *in, uint
                                const dti_attr *attr, dt_tensor *packed, dt_tensor *out);
 /* Whether output k of `packed` is in its place, k after the node that follows. */
 static bool dti_is_output(const dt_graph *g, uint32_t packed, uint32_t k);
-/* Brings dy and dys to what the row's rule takes: dys for grad, dy for lower. */
+/* Brings dy and dys into the form that the row's rule expects: dys for grad, dy for lower. */
 static void dti_grad_outputs(dti_grad *g);
 
 /* ---- name.c */
@@ -360,24 +363,24 @@ typedef struct dti_name {
 } dti_name;
 static dti_name dti_tensor_name(dt_tensor x);  /* "'x'", "linear of 'fc1.weight'" */
 static dti_name dti_tensor_print(dt_tensor x); /* and its shape */
-/* The same of a tensor that is not of the graph `mine`, and whose own may be gone. */
+/* The same for a tensor that is not of the graph `mine`, and whose own may be destroyed. */
 static dti_name dti_tensor_elsewhere(const dt_graph *mine, dt_tensor x);
 
-/* "there is no axis 2: ...", with those that there are. */
+/* "there is no axis 2: ...", with the existing ones. */
 static dti_name dti_axis_text(int64_t axis, int rank);
 
 /* ---- conv.c: remedies to add to errors about images; "" if there is no hint. One whose last
  * dimension looks like its channels; channels: how many there should be, 0 = not known. */
 static const char *dti_image_hint(dt_shape image, int64_t channels);
-/* One of `rank` dimensions, with samples or without, where `wanted` are needed. */
+/* A hint for an image of `rank` dimensions, with samples or without, where `wanted` are needed. */
 static const char *dti_image_rank_hint(int rank, int wanted);
 
 /* "op (inputs' shapes): text": the form of every op's error. Returns false. */
 static bool dti_build_fail(dti_build *b, const char *format, ...) DTI_PRINTF(2, 3);
 
-/* The reverse pass: adds to the graph d(sum of y)/dx for each of `wrt`, from dy (of y's shape;
- * for a loss term: the seed). dx[i] is nil where x does not reach y. Records an error where an
- * op on the way has no gradient. */
+/* The reverse pass: adds to the graph d(sum of y)/dx for each of `wrt`, from dy (of y's shape; for
+ * a loss term: the seed). dx[i] is nil where x does not reach y. An op without a gradient on the
+ * way is an error. */
 static void dti_differentiate(dt_graph *graph, dt_tensor y, dt_tensor dy, const dt_tensor *wrt,
                               uint32_t count, dt_tensor *dx);
 /* The same from several y at once: their gradients add up. */
@@ -387,7 +390,7 @@ static void dti_differentiate_all(dt_graph *graph, const dt_tensor *y, const dt_
 /* a + b where both are pads of ranges that touch along one axis: the gradients of slices of one
  * tensor, joined. False, and nothing is made, where they are not. */
 static bool dti_pads_join(dt_tensor a, dt_tensor b, dt_tensor *sum);
-/* Sums x over what broadcasting repeated, down to the shape and sample axis of `like`. */
+/* Sums x over the axes that broadcasting repeated, down to the shape and sample axis of `like`. */
 static dt_tensor dti_sum_to(dt_tensor x, dt_tensor like);
 /* The type of x's gradient: of a 16-bit copy of a parameter, the parameter's. */
 static dt_dtype dti_grad_dtype(dt_tensor x);

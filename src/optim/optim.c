@@ -34,7 +34,7 @@ static void dti_optim_emit_blocks(const dti_optim_site *s) {
     l->spec[3] = s->stored ? s->entries : 0;
 }
 
-/* Of 0 what is as good as minus infinity: 1 - e^x is 1, also for many steps' x. */
+/* For 0 a value as good as minus infinity: 1 - e^x is 1, also for many steps' x. */
 static double dti_ln_beta(double beta) {
     return beta > 0.0 ? dti_ln(beta) : -1000.0;
 }

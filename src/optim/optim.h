@@ -1,5 +1,5 @@
-/* Optimizers: the table of their rows, between the ops, whose launches the commit segment
- * continues, and the backends that run them. Knows no store and no program. */
+/* Optimizers: the table of their rows. It lies between the ops, whose launches the commit segment
+ * continues, and the backends. It must not know stores or programs. */
 
 #define DTI_PROVEN_MAX 1e37  /* a thirtieth of the largest f32: room for all rounding */
 #define DTI_PROVEN_EPS 1e-30 /* a smaller one may be 0 to a device, and 0 proves nothing */
@@ -10,13 +10,13 @@ typedef struct dti_optim_rates {
     double lr, decay;
 } dti_optim_rates;
 
-/* Where an update's values are in a listing. */
+/* An update's values in a listing. */
 typedef struct dti_optim_site {
     dti_emit *e;
     const dt_optim_desc *optim;
     uint32_t params, grads, state, table; /* values; state: see lower/layout.h */
     bool sparse; /* some gradients have words that say of rows that they are 0 */
-    /* Parameters or moments are in fewer bits: 1 + dt_state_dtype of the moments; 0: none are. */
+    /* Parameters or moments have fewer bits: 1 + dt_state_dtype of the moments; 0: neither has. */
     uint32_t stored;
     uint32_t entries; /* of the whole table */
     dti_args_commit args;
@@ -25,9 +25,9 @@ typedef struct dti_optim_site {
 /* A trained parameter of two axes or more, and its blocks in the table. */
 typedef struct dti_optim_matrix {
     uint32_t param, first, blocks;
-    uint32_t group, offset;     /* its elements from there on in each arena */
+    uint32_t group, offset;     /* its elements begin there in each arena */
     uint32_t count, rows, cols; /* `count` matrices of rows x cols, one after the other */
-    uint32_t direction;         /* value: what dti_optim_row.matrix made, block by block */
+    uint32_t direction;         /* value: the result of dti_optim_row.matrix, block by block */
     uint32_t factors;           /* the place of another factor */
 } dti_optim_matrix;
 
@@ -36,17 +36,17 @@ typedef struct dti_optim_row {
     const char *name;
     double lr, weight_decay;                     /* defaults */
     uint32_t (*moments)(const dt_optim_desc *d); /* how many of each parameter */
-    /* Sets the words of its own of a group in the step block; those in common are set. */
+    /* Sets the optimizer's own words of a group in the step block; common words are set already. */
     void (*words)(const dt_optim_desc *d, float w[DTI_GROUP_WORDS]);
     /* Whether no update overflows. The gradient is at most g, the weight at most v[0], and the
      * moments are at most v[1], v[2] ... */
     bool (*bound)(const dti_optim_rates *r, double v[DTI_OPTIM_VALUES], double g);
     double beta2, eps, momentum; /* defaults; 0: 0.999, 1e-8 and 0 */
-    /* Launches before an update and its dry pass, of what they need to know of whole parameters, or
-     * NULL. They write no parameter and no moment. */
+    /* Launches before an update and its dry pass that compute values of whole parameters, or NULL.
+     * They write no parameter and no moment. */
     void (*whole)(const dti_optim_site *site);
-    /* And of each matrix that is not plain, by itself: makes its direction. NULL: matrices are as
-     * others are. apart: those have no other launches, nor those of more axes; else all other
+    /* And makes the direction of each matrix that is not plain. NULL: matrices are like other
+     * parameters. apart: matrices have only these launches, also those of more axes; else all other
      * parameters are plain. */
     void (*matrix)(const dti_optim_site *site, dti_optim_matrix *m);
     /* Its update, or the dry one. */
@@ -57,7 +57,7 @@ typedef struct dti_optim_row {
 /* ---- stored.c: parameters and moments in fewer bits, by blocks of DTI_BLOCK elements */
 
 #define DTI_STORED_DRAWS (DTI_BLOCK / 2) /* random words of a block: 16 bits an element */
-#define DTI_STORED_LEAST 4096            /* of fewer elements moments of 8 bits stay f32 */
+#define DTI_STORED_LEAST 4096            /* with fewer elements, moments of 8 bits stay f32 */
 /* How much larger rounding to bf16 makes a number at most. */
 #define DTI_STORED_SLACK (1.0 + 0x1p-7)
 /* A block's words in a launch's table, after all entries. Its number in its parameter, with the
@@ -67,7 +67,7 @@ enum { DTI_STORED_BLOCK, DTI_STORED_STATE, DTI_STORED_WORDS };
 /* The random stream of a parameter's value (0) or moment; those of ops are below 2^31. */
 #define DTI_STORED_STREAM(param, value) (0x80000000u | (value) << 27 | (param))
 
-/* The first moment has a sign, the second has none. */
+/* The first moment has a sign, the second does not. */
 static void dti_map8_make(dti_map8 *m, bool is_signed);
 /* Words of a block of moments: of 8 bits the codes, then the scale. */
 static inline uint32_t dti_stored_words(dt_state_dtype type) {
@@ -113,9 +113,9 @@ static dt_optim_desc dti_optim_resolved(const dt_optim_desc *desc);
 /* Whether a step may have this rate: not negative, and finite as an f32 in every group. */
 static bool dti_optim_lr_fits(const dt_optim_desc *resolved, double lr);
 static double dti_optim_lr_max(const dt_optim_desc *resolved);
-/* The rate of step `step`, from 1 on: what is given (0 = nothing, DT_ZERO = 0), or by schedule. */
+/* The rate of step `step`, from 1 on: the given one (0 = none, DT_ZERO = 0), or by schedule. */
 static double dti_optim_lr_at(const dt_optim_desc *resolved, double given, uint64_t step);
-/* The phase of a step, from 1 on, and its number in it; NULL: there is no schedule. */
+/* The phase of a step, from 1 on, and its number in it; NULL: no schedule. */
 static const dt_schedule *dti_rate_phase(const dt_optim_desc *d, uint64_t step, uint64_t *n);
 /* base^n by squaring, base >= 0: the same bits on every machine. */
 static double dti_rate_power(double base, uint64_t n);
@@ -125,7 +125,7 @@ static void dti_rate_in_steps(dt_optim_desc *d, uint64_t each);
 static const dt_optim_desc *dti_optim_at(const dt_optim_desc *resolved, uint64_t step,
                                          dt_optim_desc *room);
 static void dti_optim_check(const dt_optim_desc *d, dti_text *problems);
-/* Of a description as it was given: members that its kind does not use must be 0 or DT_ZERO. */
+/* For a description as given: members that its kind does not use must be 0 or DT_ZERO. */
 static void dti_optim_check_unused(const dt_optim_desc *given, dti_text *problems);
 /* The parameter group that takes a parameter of this name; 0: none of .groups. */
 static uint32_t dti_optim_group_of(const dt_optim_desc *d, const char *name);

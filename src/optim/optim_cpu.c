@@ -134,7 +134,7 @@ static void dti_cpu_update_rates(const dti_cpu_task *task, dti_cpu_update *u) {
     u->rates.constants[DTI_OPTIM_SHARE] = u->share;
 }
 
-/* What is the parameter's own in a step; 0: nothing; negative: its direction is given. */
+/* The parameter's own share in a step; 0: none; negative: its direction is given. */
 static float dti_cpu_update_share(const dti_cpu_task *task, uint32_t param) {
     const dti_args_commit *a = &task->launch->args.commit;
     if (!a->share_offset || param & DTI_TABLE_PLAIN)
@@ -166,7 +166,7 @@ static void dti_cpu_update_place(const dti_cpu_task *task, const uint32_t *row, 
     dti_cpu_update_rates(task, u);
 }
 
-/* Of parameters with launches of their own only those look at it. */
+/* Parameters with launches of their own are left to those. */
 static bool dti_cpu_is_left(const dti_args_commit *a, const uint32_t *row) {
     return row[DTI_TABLE_PARAM] & DTI_TABLE_APART &&
            !(a->flags & (DTI_COMMIT_DIRECTION | DTI_COMMIT_DIRECTED));
@@ -256,7 +256,7 @@ static void dti_atomic_extreme(uint32_t *word, uint32_t value, bool largest) {
 
 /* ---- values in fewer bits: a block at a time as floats (stored.c) */
 
-/* Where the block's values are stored, and the floats that stand for them. */
+/* Where the block's values are stored, and their float copies. */
 typedef struct dti_cpu_stored {
     const uint32_t *words; /* DTI_STORED_WORDS of the block */
     void *at[DTI_OPTIM_VALUES];
@@ -391,7 +391,7 @@ static void dti_cpu_optim_blocks(const dti_cpu_task *task, int64_t begin, int64_
         dti_atomic_extreme(&state[DTI_CONTROL_LARGEST(i)], largest[i], true);
 }
 
-/* Apart: what stands for stored values takes 10 KB of stack. */
+/* A function of its own: the float copies take 10 KB of stack. */
 static void dti_cpu_optim_stored(const dti_cpu_task *task, int64_t begin, int64_t end) {
     dti_cpu_stored stored;
     dti_cpu_stored_begin(task, &stored);

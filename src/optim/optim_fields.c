@@ -1,4 +1,5 @@
-/* The members of an optimizer's description. What depends on its kind is in optim.c and rate.c. */
+/* The members of an optimizer's description. optim.c and rate.c check those that depend on its
+ * kind. */
 
 #define DTI_X(number, ID, name, least, most) [number] = "DT_OPTIM_" #ID,
 static const char *const dti_enum_optim_kind[] = {DTI_ENUMERATOR(DT_OPTIM_DEFAULT),

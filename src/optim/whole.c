@@ -279,7 +279,7 @@ static float dti_optim_share_of(uint32_t kind, const float roots[4], const float
     }
 }
 
-/* Of the parameter of entry i: both sums, the number of elements and that of steps. */
+/* Of the parameter of entry i: the two sums, the number of elements and the number of steps. */
 static void dti_cpu_optim_sum(const dti_args_commit *c, const uint32_t *state, const uint32_t *row,
                               int64_t i, double sums[4]) {
     const uint32_t index = row[DTI_TABLE_PARAM] & DTI_TABLE_INDEX;

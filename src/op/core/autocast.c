@@ -5,10 +5,10 @@
  * Parameters stay f32, and so do the sums that are their gradients. */
 
 #define DTI_AUTOCAST_OPERANDS 2 /* of LOW rows: a bias is read as it is */
-#define DTI_AUTOCAST_PARTS 4    /* a cast of one is that of the whole */
+#define DTI_AUTOCAST_PARTS 4    /* a cast of a slice is a slice of the whole's cast */
 
-/* Whether a cast goes before a view: views of one value need one cast, which lies as it does. Of a
- * slice, where the value has few like it. */
+/* Whether a cast goes before a view: views of one value need one cast, which has its layout. Of a
+ * slice, if the value has few others. */
 static bool dti_autocast_lifts(const dt_graph *g, const dti_node *n) {
     const dti_op_info *info = dti_op_info_of(n->op);
     if (info->family != dti_op_info_of(DTI_OP_RESHAPE)->family)

@@ -134,7 +134,7 @@ static bool dti_build_f32(dti_build *b) {
     return true;
 }
 
-/* Inputs are floats of one type, which the result is of; of a row whose launches do not take all of
+/* Inputs are floats of one type, which is the result's. If the row's launches do not take all of
  * them in 16 bits, the others are f32. */
 static bool dti_build_real(dti_build *b) {
     const uint16_t halves = dti_op_info_of(b->out.op)->family->halves;
@@ -155,7 +155,7 @@ static bool dti_build_real(dti_build *b) {
     return true;
 }
 
-/* Of a product: its operands are of one type, and a bias may be f32 beside them. */
+/* For a product: its operands have one type, and a bias may be f32. */
 static bool dti_build_product(dti_build *b) {
     const uint32_t count = b->count;
     if (count > 2 && dti_node_of(b->inputs[2])->dtype == DT_F32)
@@ -165,7 +165,7 @@ static bool dti_build_product(dti_build *b) {
     return real;
 }
 
-/* Of a family with .low: those inputs are floats of one type, which the result is of; others are
+/* For a family with .low: those inputs are floats of one type, which is the result's; others are
  * f32. */
 static bool dti_build_low(dti_build *b) {
     const uint32_t low = dti_op_info_of(b->out.op)->family->low;

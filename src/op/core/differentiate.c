@@ -9,12 +9,12 @@
 
 typedef struct dti_pass {
     dt_graph *graph;
-    uint32_t first; /* older nodes are leaves: the pass does not see what they were made of */
+    uint32_t first; /* older nodes are leaves: the pass does not see their inputs */
     uint32_t count; /* nodes that existed at the start; newer ones are gradients */
     const dt_tensor *wrt;
     uint32_t leaves;      /* of wrt, where some may be older than `first`; else 0 */
     uint32_t *adjoint;    /* by slot: d/d(node), 0 = none yet */
-    uint8_t *reached;     /* by slot: depends on one of wrt, through a differentiable path */
+    uint8_t *reached;     /* by slot: depends on an element of wrt, through a differentiable path */
     uint32_t at;          /* the row whose gradients are made */
     dti_grad_pass *trace; /* of the whole graph; NULL: none */
 } dti_pass;
@@ -166,7 +166,7 @@ static void dti_pass_run(dt_graph *graph, uint32_t first, const dt_tensor *y, co
         for (uint32_t i = 0; i < y_count; i++)
             dti_pass_add(&p, y[i].id, dy[i]);
         for (uint32_t id = p.count - 1; id >= first; id--) {
-            /* x itself may be a leaf, or what no gradient goes through */
+            /* x itself may be a leaf, or an op without a gradient */
             const dti_node *n = &graph->nodes[id];
             bool through = n->count && (dti_has_gradient(n) || dti_pass_is_step(&p, n)) &&
                            dti_autocast_source(graph, id) == id;

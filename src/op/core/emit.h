@@ -1,12 +1,13 @@
-/* A listing: the launches of a program and the values they touch, before anything has a place. A
- * row's emit function appends to it; lower/plan.c then gives transients their place. */
+/* A listing: the launches of a program and their values, before they have places. A row's emit
+ * function appends to it; lower/plan.c then places the transients. */
 
 typedef enum dti_value_kind {
     DTI_VALUE_TRANSIENT, /* placed by the plan; lives from its first to its last launch */
     DTI_VALUE_PARAM,     /* the others have a fixed offset in their arena */
     DTI_VALUE_GRADIENT,
     DTI_VALUE_STATE,
-    DTI_VALUE_ROUNDING, /* what sums of many micro-batches lost: see dti_emit_accumulate */
+    DTI_VALUE_ROUNDING, /* the rounding errors of sums over many micro-batches: see
+                         * dti_emit_accumulate */
     DTI_VALUE_CACHE,
     DTI_VALUE_TABLE,
     DTI_VALUE_IN,
@@ -17,7 +18,7 @@ typedef enum dti_value_kind {
 typedef struct dti_value {
     uint8_t kind, dtype;
     uint64_t bytes;
-    uint64_t offset;  /* in its arena; of a part: in the value that it is a part of */
+    uint64_t offset;  /* in its arena; of a part: in the value to which it belongs */
     uint32_t part_of; /* another transient that it lies in, or itself */
     bool has_parts;
     bool rounded; /* f32 that its readers round to bf16: the same bytes are another value too */
@@ -38,10 +39,10 @@ typedef struct dti_listing {
     const uint64_t *borders; /* bytes of PARAM that no value lies on both sides of */
     uint32_t border_count;
     dt_result result; /* the first failure (memory); emission goes on harmlessly */
-    dti_launch spare; /* what dti_emit_launch returns then */
+    dti_launch spare; /* the result of dti_emit_launch then */
 } dti_listing;
 
-/* How a tensor lies in its value. Axis 0 is the sample axis (1 without), axes 1..5 the shape,
+/* A tensor's layout in its value. Axis 0 is the sample axis (1 without), axes 1..5 the shape,
  * right-aligned; an axis of size 1 has stride 0. In elements. */
 struct dti_view {
     uint32_t value;
@@ -51,11 +52,11 @@ struct dti_view {
     int64_t offset;
 };
 
-/* What the lowering knows of a node while others are emitted. */
+/* The lowering's facts about a node while others are emitted. */
 typedef struct dti_span_of_node {
     uint32_t uses;        /* by nodes that are needed; outputs, terms and gradients count too */
     uint32_t first, last; /* its launches: [first, last) */
-    /* Of the uses: by rows whose launches take 16 bits there, and by those that round f32. */
+    /* Of the uses: rows whose launches take 16 bits there, and those that round f32. */
     uint32_t taking, rounding;
 } dti_span_of_node;
 
@@ -64,7 +65,7 @@ typedef struct dti_span_of_node {
 typedef struct dti_sparse {
     uint32_t words; /* value; 0: all of it is to be written */
     uint32_t first; /* the word of its first block */
-    bool taken;     /* set by emit, where it leaves rows out */
+    bool taken;     /* set by emit if it leaves rows out */
 } dti_sparse;
 
 struct dti_emit {
@@ -80,15 +81,15 @@ struct dti_emit {
     uint64_t range_bytes; /* the most that it can bind */
     dti_view *views;      /* by node id */
     dti_view out; /* dense in a value of its own, set by the caller; view ops set it themselves */
-    int64_t first_row;     /* of the part of the batch that is emitted now */
-    dti_span_of_node *own; /* by node id, or NULL: nothing is fused */
+    int64_t first_row;     /* of the part of the batch that is being emitted */
+    dti_span_of_node *own; /* by node id, or NULL: no fusion */
     bool pinned;           /* out is where it must be: it cannot be another node's value */
     dti_sparse sparse;     /* of out */
 };
 
 /* .takes of products: any epilogue, but no mask beside a bias; ADD: where there is .free_bias. */
 static bool dti_product_takes(const dti_launch *launch, uint32_t epilogue, const dti_view *operand);
-/* Lets a row's two outputs be made in places of their own (values), where it can: as *out. */
+/* Lets a row's two outputs be made in their own places (values), if it can: as *out. */
 static bool dti_outputs_apart(dti_emit *e, const uint32_t *places, dti_view *out);
 /* Fuses an epilogue (DTI_EPILOGUE_*) into the launches that made input i. Their output becomes this
  * node's, which then needs no launch. operand: NULL for RELU. False if the input has other users or
@@ -107,9 +108,9 @@ static uint32_t dti_listing_part(dti_listing *list, uint32_t value, uint64_t off
 /* n elements; offset: in bytes. */
 static uint32_t dti_listing_value(dti_listing *list, dti_value_kind kind, dt_dtype dtype,
                                   uint64_t n, uint64_t offset);
-/* Of a node that lies in a value of its own without gaps. */
+/* Of a node that has a value of its own without gaps. */
 static dti_view dti_view_dense(uint32_t value, const dti_node *node, int64_t batch);
-/* As many elements as `like`'s, each beside the next. */
+/* The elements of `like`, without gaps. */
 static dti_view dti_view_packed(uint32_t value, const dti_view *like, int64_t offset);
 /* n floats, `stride` apart, as one axis. */
 static dti_view dti_view_line(uint32_t value, int64_t n, int64_t stride, int64_t offset);
@@ -166,16 +167,16 @@ static bool dti_map_in_step(const dti_launch *launch, int binding);
 static void dti_map_tile(const dti_launch *launch, uint32_t variant, uint32_t spec[4]);
 /* And of n elements without gaps; offsets: of all operands, or'd. */
 static uint32_t dti_fours(uint32_t n, uint32_t offsets);
-/* Of kernels that go over rows of n elements, which lie from such places on: spec3, DTI_ROW_*. */
+/* For kernels over rows of n elements that begin at such places: spec3, DTI_ROW_*. */
 static uint32_t dti_row_lies(uint32_t n, uint32_t places);
 static uint32_t dti_lies_size(uint32_t units); /* the size in it */
-/* One, or four elements each: what spec2 says. */
+/* One element each, or four: spec2 decides. */
 static uint64_t dti_fours_invocations(const dti_launch *launch, uint32_t variant,
                                       const uint32_t spec[4]);
 /* Four items each. */
 static uint64_t dti_quarter_invocations(const dti_launch *launch, uint32_t variant,
                                         const uint32_t spec[4]);
-/* Of rows that copy their input, and of views that are their input. */
+/* For rows that copy their input, and views that are their input. */
 static void dti_copy_emit(dti_emit *e);
 static void dti_same_emit(dti_emit *e);
 /* Copies view x to view y (both may be strided). */

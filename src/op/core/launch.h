@@ -1,6 +1,6 @@
-/* A launch: one kernel over one index space, the only thing that a program gives to a backend. Rows
- * of the op table emit launches that name values; the plan gives values their place; the CPU
- * calls a C function per launch, Vulkan records a dispatch per launch. */
+/* A launch: one kernel over one index space, the only unit of work that a backend gets. Rows of the
+ * op table emit launches that name values; the plan gives values their place; the CPU calls a C
+ * function per launch, Vulkan records a dispatch per launch. */
 
 #define DTI_U32 uint32_t
 #define DTI_I32 int32_t
@@ -37,11 +37,12 @@ _Static_assert(sizeof(dti_args) <= DTI_ARGS_MOST, "push constants of the portabl
 typedef struct dti_launch {
     uint16_t kernel; /* dti_kernel_id */
     uint8_t args_bytes;
-    uint8_t rounds; /* by binding, a bit: its floats are read rounded to bf16 (dti_value.rounded) */
-    uint32_t node;  /* of the work graph: names faults and profiles */
-    uint64_t items; /* of the outer index space, unless the row has its own; 0 = nothing to do */
-    uint32_t spec[4];                 /* selectors */
-    uint32_t value[DTI_BINDINGS_MAX]; /* what is bound; unused bindings repeat binding 0 */
+    uint8_t rounds;   /* by binding, a bit: its floats are rounded to bf16 as they are read
+                     * (dti_value.rounded) */
+    uint32_t node;    /* of the work graph: names faults and profiles */
+    uint64_t items;   /* of the outer index space, unless the row has its own; 0 = nothing to do */
+    uint32_t spec[4]; /* selectors */
+    uint32_t value[DTI_BINDINGS_MAX]; /* the bound values; unused bindings repeat binding 0 */
     uint8_t dtype[DTI_BINDINGS_MAX];  /* of their elements; DT_F32 until the listing is complete */
     dti_args args;
 } dti_launch;
@@ -84,7 +85,7 @@ typedef struct dti_cpu_task dti_cpu_task;
 typedef struct dti_view dti_view;
 typedef struct dti_emit dti_emit;
 
-/* What a kernel's variant depends on, of a device that runs workgroups. */
+/* Properties of a device with workgroups on which a kernel's variant depends. */
 typedef struct dti_grid_device {
     uint32_t invocations_max; /* of a workgroup */
     uint32_t shared_bytes;    /* likewise */
@@ -103,19 +104,19 @@ static inline bool dti_grid_has_sums(const dti_grid_device *device, uint32_t sum
 /* The number of a word in a kernel's arguments. */
 #define DTI_WORD(args, field) (offsetof(dti_args_##args, field) / 4)
 
-/* All that the layers above know of a kernel. Its row is a DTI_KERNEL beside the op that emits it;
+/* All that the layers above know of a kernel. Its row is a DTI_KERNEL next to the op that emits it;
  * ./build.sh header finds the rows and lists them. Bindings are storage buffers; the step block is
  * one more, the uniform buffer number 4. Selector words spec[0..3] are specialisation constants 1
- * to 4 (0 is the workgroup size); the maps' and COPY's spec3 says how many axes are in use. */
+ * to 4 (0 is the workgroup size). In the maps and COPY spec3 is the number of axes. */
 typedef struct dti_kernel_info {
     const char *name;   /* of the shader: its file, or a side of one (SIDES in generate/shaders) */
     const char *access; /* of each binding: 'r', 'w' or 'u' (read and written) */
     uint8_t bindings;
     uint8_t span; /* dti_span */
     bool walks;   /* arguments begin with n and dim[6]; spec3: how many axes are used */
-    bool far;     /* it walks, and its arguments are MAP1's, with place for what more axes need */
-    /* Others, on Vulkan: `count` words of the arguments, from word `at` on, take the factors of
-     * those that it divides by. */
+    bool far;     /* it walks; its arguments are MAP1's, with room for more axes */
+    /* On Vulkan: `count` words of the arguments, from word `at` on, get the factors of the kernel's
+     * other divisors. */
     struct {
         uint8_t count, at, word[DTI_DIVISORS_MAX];
     } divides;
@@ -123,25 +124,25 @@ typedef struct dti_kernel_info {
      * kernels whose output is the last binding, and that read element i only to write element i.
      * NULL: other kernels. */
     bool (*in_step)(const dti_launch *launch, int binding);
-    /* Where in its last binding it writes at most. NULL: anywhere. */
+    /* The elements of its last binding that it may write. NULL: all. */
     dti_stripe (*stripe)(const dti_launch *launch);
-    /* Whether it moves words, and makes no floats of its own. NULL: it makes them. */
+    /* True if the kernel only moves words and computes no floats. NULL: it computes. */
     bool (*moves)(const dti_launch *launch);
-    /* Whether the launch can change its result by an epilogue (DTI_EPILOGUE_*) before it is
-     * written; operand: NULL for RELU. NULL: it cannot. */
+    /* Whether an epilogue (DTI_EPILOGUE_*) can change the launch's result before it is written;
+     * operand: NULL for RELU. NULL: it cannot. */
     bool (*takes)(const dti_launch *launch, uint32_t epilogue, const dti_view *operand);
-    /* Where the epilogue's operand, binding 3, begins: `shift` elements from where the result does.
+    /* The start of the epilogue's operand, binding 3: `shift` elements after the result's start.
      * NULL: the launch reads it already. */
     void (*put_operand)(dti_launch *launch, uint32_t shift);
     /* Binds launch number `launch`'s bias elsewhere, so that binding 3 is free; the same bits.
-     * False: it cannot be. NULL: there is no other place. */
+     * False: not possible. NULL: no other place. */
     bool (*free_bias)(dti_emit *e, uint32_t launch);
     /* For devices with workgroups. local: invocations of one, by variant; 0 = the device's choice,
      * at most `lanes` (0: no limit). variant: the shader; NULL = 0, the portable one. tile:
      * selectors that the device chooses. invocations: how many work; NULL = by the span. */
     uint16_t local[DTI_VARIANTS_MAX], lanes;
-    /* By variant: others that make its launches too, as bits; the portable one always may. Which
-     * is the fastest is asked of the device. */
+    /* By variant: other variants that may make its launches, as bits; the portable one always may.
+     * The fastest is measured on the device. */
     uint16_t rivals[DTI_VARIANTS_MAX];
     uint32_t (*variant)(const dti_launch *launch, const dti_grid_device *device);
     void (*tile)(const dti_launch *launch, uint32_t variant, uint32_t spec[4]);
@@ -149,25 +150,25 @@ typedef struct dti_kernel_info {
      * makes. The device's registers limit it. 0: no such selector. */
     uint8_t sums_by;
     uint64_t (*invocations)(const dti_launch *launch, uint32_t variant, const uint32_t spec[4]);
-    /* How many invocations of a workgroup have some of a row, or of a block. Short rows have small
-     * workgroups; where `local` is given too, it is the least. NULL: many. */
+    /* The number of a workgroup's invocations that have a share of a row or block. Short rows have
+     * small workgroups; if `local` is given too, it is the least. NULL: many. */
     uint64_t (*width)(const dti_launch *launch);
     /* local: invocations of a workgroup. NULL: a step and an operation for each item. */
     dti_effort (*effort)(const dti_launch *launch, uint32_t variant, uint32_t local);
-    /* How many rounds all loops of an invocation go at most, by shapes: a driver may end them
-     * (vulkan/run/work.c). ./build.sh shaders refuses a kernel that has loops and does not declare
-     * them. NULL: there are no loops. */
+    /* The most rounds of all loops of an invocation, by shapes: a driver may end them
+     * (vulkan/run/work.c). ./build.sh shaders rejects a kernel with loops that does not declare
+     * them. NULL: no loops. */
     uint64_t (*rounds)(const dti_launch *launch, uint32_t local);
-    /* Whether a device has the invocations, registers and shared memory that a variant takes. NULL:
-     * all have. */
+    /* Whether a device has the invocations, registers and shared memory of a variant. NULL:
+     * always. */
     bool (*fits)(uint32_t variant, const dti_grid_device *device);
     /* Launches that compare its variants with the portable one (trial.h), by number: small, ragged,
-     * every layout; false: there are no more. A variant of a kernel without any is not used. */
+     * every layout; false: no more. Without trials a variant is not used. */
     bool (*trial)(uint32_t number, dti_trial *trial);
-    /* A launch of sample->launch.kernel that takes the variant, and fills a device where such
-     * launches do, to time it; false: no launch takes it. */
+    /* A launch of sample->launch.kernel that takes the variant, large enough to time it on a full
+     * device; false: no launch takes it. */
     bool (*sample)(uint32_t variant, dti_trial *sample);
-    /* On the CPU: computes items [begin, end) of the outer index space. scratch: this worker's,
+    /* On the CPU: computes items [begin, end) of the outer index space. scratch: of this worker,
      * 64-byte aligned, scratch_bytes() long. */
     void (*run)(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch);
     /* Operands that may be 16-bit floats: on the CPU; on a device that runs workgroups
@@ -175,8 +176,8 @@ typedef struct dti_kernel_info {
      * may fail (dti_limits.no_hard_halves). */
     bool halves, hard_halves;
     bool (*grid_halves)(const dti_launch *launch, int binding);
-    /* Which elements of binding b items have, of a kernel that is given floats in their place
-     * (stage.c). NULL: it takes 16 bits itself, of any binding. */
+    /* The elements of binding b for each item. For a kernel that gets floats in place of 16 bits
+     * (stage.c). NULL: it takes 16 bits itself, in every binding. */
     dti_stage (*stage)(const dti_launch *launch, int b);
     /* Least items that are worth a thread, about 16k flops; 0: one. each: the argument word with an
      * item's length, which divides the grain; 0: all items are alike. grain_of: replaces both. */
@@ -187,7 +188,7 @@ typedef struct dti_kernel_info {
     size_t (*scratch_bytes)(const dti_launch *launch, int threads); /* NULL: none */
 } dti_kernel_info;
 
-/* how: the access; over: ITEM or GROUP; then .run and what else there is to say. */
+/* how: the access; over: ITEM or GROUP; then .run and other members. */
 #define DTI_KERNEL(ID, file, how, over, ...)                                                       \
     _Static_assert(sizeof how - 1 <= DTI_BINDINGS_MAX, "more than every device can bind");         \
     static const dti_kernel_info dti_kernel_##ID = {                                               \
@@ -209,13 +210,13 @@ DTI_KERNEL_LIST(DTI_X)
 
 static const dti_kernel_info *dti_kernel_info_of(uint32_t kernel);
 static dti_effort dti_launch_effort(const dti_launch *launch, uint32_t variant, uint32_t local);
-/* Of workgroups that go over a row each, `passes` times, its elements spread over invocations. */
+/* For workgroups that go over one row each, `passes` times; invocations share its elements. */
 static inline dti_effort dti_effort_rows(uint64_t rows, uint64_t cols, uint32_t passes,
                                          uint32_t local) {
     return (dti_effort){passes * ((cols + local - 1) / local), passes * rows * cols};
 }
-/* .effort and .rounds of such kernels, whose items are rows of as many elements as `each` says; and
- * .width, in fours where a launch's rows lie so (DTI_ROW_FOURS). */
+/* .effort and .rounds of kernels whose items are rows; `each` is the word with a row's length. And
+ * .width, in fours if a launch's rows lie so (DTI_ROW_FOURS). */
 static dti_effort dti_row_effort(const dti_launch *launch, uint32_t variant, uint32_t local);
 static uint64_t dti_row_rounds(const dti_launch *launch, uint32_t local);
 static uint64_t dti_row_length(const dti_launch *launch);

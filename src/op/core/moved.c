@@ -2,7 +2,8 @@
  * holds for an input's elements holds after such ops too. Elements are those of one sample, row
  * after row. */
 
-/* The element at `by` more along an axis, in a tensor whose axis has `size`. False: none is. */
+/* The element `by` further along an axis, in a tensor whose axis has `size`. False: no such
+ * element. */
 static bool dti_element_shift(dti_element *e, dt_shape s, int axis, int64_t by, int64_t size) {
     int64_t inner = 1;
     for (int i = axis + 1; i < s.rank; i++)

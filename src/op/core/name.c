@@ -1,6 +1,5 @@
-/* How messages call a tensor: by its label; else by its op and the layer that it belongs to, which
- * is known by its parameter; else by what it is computed from. A node's number means nothing to a
- * caller. */
+/* How messages name a tensor: by its label, else by its op and its layer's parameter, else by its
+ * input. A node's number would mean nothing to a caller. */
 
 /* What a view looks at. */
 static const dti_node *dti_name_viewed(const dt_graph *g, uint32_t id) {

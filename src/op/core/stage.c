@@ -91,7 +91,7 @@ static void dti_stage_open(dti_stage_job *s, const dti_cpu_task *task, float *ro
     }
 }
 
-/* Widens what items [begin, end) read, or narrows what they have written. */
+/* Widens the elements that items [begin, end) read, or narrows those that they have written. */
 static void dti_stage_move(dti_stage_job *s, const dti_cpu_task *task, int64_t begin, int64_t end,
                            bool back) {
     const char *access = dti_kernel_info_of(s->launch.kernel)->access;

@@ -193,8 +193,8 @@ static dti_view dti_attention_operand(dti_emit *e, uint32_t i) {
     return v.stride[5] == 1 || v.dim[5] == 1 ? v : dti_emit_dense_in(e, i);
 }
 
-/* All in one value, for a kernel binds four. Slices of one projection are. start: the first stands
- * where its value does. */
+/* All in one value, because a kernel binds four. Slices of one projection are. start: the first
+ * begins where its value does. */
 static void dti_attention_together(dti_emit *e, dti_view *v, int count, bool start) {
     int64_t all = 0, at = 0;
     bool one = !start || v[0].offset == 0;
@@ -373,7 +373,7 @@ static dt_tensor dti_attention_make(dt_graph *g, const dti_call *c) {
     return dt_permute(y, (dt_shape){3, {1, 0, 2}});
 }
 
-/* What a description gives to the call; false: it does not fit. */
+/* Writes a description into the call; false: it does not fit. */
 static bool dti_attention_call(dt_graph *g, const dt_attention_desc *d, dti_call *call) {
     if (!dti_attention_desc_fits(g, d))
         return false;
@@ -461,7 +461,7 @@ static uint64_t dti_attention_rounds(const dti_launch *l, uint32_t local) {
     return dti_attention_others(l) * (fours * (deep + wide) + 12) + DTI_ROUNDS_FEW;
 }
 
-/* In f32 where one reads again what it has stored. */
+/* In f32 if a launch reads back what it has stored. */
 static bool dti_attention_grid_halves(const dti_launch *l, int binding) {
     return binding < 2 || (binding == 3 && l->kernel == DTI_K_ATTENTION_GRAD &&
                            dti_attention_others(l) <= DTI_ATTENTION_BLOCKS);

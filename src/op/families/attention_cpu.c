@@ -462,7 +462,7 @@ static void dti_attention_slopes_block(const dti_attention_work *w, int64_t i0, 
     }
 }
 
-/* What keys [j0, j0 + n) and a block of queries give each other. */
+/* The contributions of keys [j0, j0 + n) and a block of queries to each other. */
 static void dti_attention_backward_block(const dti_attention_work *w, const dti_attention_places *p,
                                          int64_t rows, int64_t j0, int64_t n,
                                          dti_attention_matrix q, dti_attention_matrix dy, float *dq,

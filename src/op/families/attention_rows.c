@@ -1,12 +1,12 @@
-/* Attention with the scores in memory: what its gradient comes apart into when it is differentiated
- * again. Heads are [K, H / K] here, K of keys. */
+/* Attention with the scores in memory: the rows of its gradient when that is differentiated again.
+ * Heads are [K, H / K] here, K of keys. */
 
 static dt_tensor dti_attention_line(dt_graph *g, int64_t n, dt_shape shape) {
     return dt_reshape(dt_iota(g, (dt_shape){1, {n}}), shape);
 }
 
-/* Slopes of ALiBi. After the largest power of two of heads, the rest have every other slope of twice
- * that number. */
+/* Slopes of ALiBi. After the largest power of two of heads, the rest have every other slope of
+ * twice that number. */
 static double dti_alibi_slope(int64_t heads, int64_t h) {
     double base = 1.0 / 256, slope = 1; /* 2^(-8 / n), by roots: libm's powers differ */
     int64_t n = 1, power = h + 1;

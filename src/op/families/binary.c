@@ -27,8 +27,8 @@ static bool dti_pow_plain(dt_tensor b) {
     return n->op == DTI_OP_FILL && n->attr.f[0] != 0.0f;
 }
 
-/* Of b = 0 it is 0, also where a is: 0 * a^-1 would be NaN there. So a^0 is multiplied instead, and
- * a second derivative finds no infinity either. */
+/* For b = 0 it is 0, even if a is 0: 0 * a^-1 would be NaN there. So a^0 is multiplied instead, and
+ * a second derivative meets no infinity either. */
 static dt_tensor dti_pow_da(dti_grad *g) {
     dt_tensor a = g->in[0], b = g->in[1], less = dt_affine(b, 1.0f, -1.0f);
     if (!dti_pow_plain(b)) {

@@ -35,8 +35,8 @@ static uint32_t dti_gemm_chunk_length(uint64_t k, uint64_t parts, uint64_t least
     return chunk < k ? (uint32_t)chunk : 0;
 }
 
-/* Where k is cut. chunk: added in one chain; 0: all k are. part: made apart from others; 0: none.
- * beside: chunks may be made by workgroups of their own, where there are few without. */
+/* The cuts of k. chunk: added in one chain; 0: all k. part: made apart from others; 0: no parts.
+ * beside: workgroups of their own may make chunks, if there are few without. */
 typedef struct dti_gemm_cuts {
     uint32_t chunk, part;
     bool beside;
@@ -54,7 +54,7 @@ static dti_gemm_cuts dti_gemm_cuts_parts(uint64_t k, uint64_t part, uint64_t cha
     return (dti_gemm_cuts){.chunk = part > chain ? (uint32_t)chain : 0, .part = (uint32_t)part};
 }
 
-/* Of a product whose every row is of one sample, which has `rows` of them. */
+/* For a product whose every row belongs to one sample, with `rows` rows a sample. */
 static dti_gemm_cuts dti_gemm_cuts_rowwise(uint64_t rows, uint64_t n, uint64_t k) {
     const uint64_t m = DTI_GEMM_CHUNK_SAMPLES * rows;
     uint64_t parts = dti_ceil_div(DTI_GEMM_CHUNK_FILL, DTI_MAX(dti_gemm_chunk_tiles(m, n, 32), 1));
@@ -66,7 +66,7 @@ static dti_gemm_cuts dti_gemm_cuts_rowwise(uint64_t rows, uint64_t n, uint64_t k
     return (dti_gemm_cuts){.chunk = chunk, .beside = true};
 }
 
-/* Of a product of one tile, whose chunks cost little, it is short. */
+/* A product of one tile, whose chunks cost little, has short chains. */
 static uint64_t dti_gemm_chain(uint64_t m, uint64_t n) {
     return dti_gemm_chunk_tiles(m, n, 64) > 1 ? DTI_GEMM_CHAIN : DTI_GEMM_CHAIN_SMALL;
 }
@@ -79,8 +79,8 @@ static dti_gemm_cuts dti_gemm_cuts_over_rows(uint64_t m, uint64_t n, uint64_t k)
                                dti_gemm_chain(m, n));
 }
 
-/* How many chunks workgroups of their own make. 1: workgroups make chunks one after the other.
- * Narrow ones do so beside each other. */
+/* The number of chunks that workgroups of their own make. 1: workgroups make chunks one after the
+ * other. Narrow products make them at the same time. */
 static uint32_t dti_gemm_chunk_parts(const dti_args_gemm *g) {
     const uint64_t tiles = dti_gemm_chunk_tiles(g->m, g->n, 64);
     const uint64_t parts = g->chunk ? dti_ceil_div(g->k, g->chunk) : 1;
@@ -102,7 +102,7 @@ static void dti_gemm_set_apart(dti_args_gemm *g, uint32_t part) {
     g->c_offset = 0;
 }
 
-/* Of the product `g`, whose parts lie in value x, with its bias. */
+/* For the product `g`, whose parts lie in value x, with its bias. */
 static void dti_emit_product_sum(dti_emit *e, const dti_args_gemm *g, uint32_t parts, uint32_t x,
                                  uint32_t bias) {
     const uint32_t n = g->m * g->n * g->batch1;

@@ -269,7 +269,7 @@ static void dti_conv_image_emit(dti_emit *e) {
 #define DTI_CONV_FILLS 256                 /* workgroups that fill a device */
 #define DTI_CONV_PART 64                   /* positions that a part has at least */
 #define DTI_CONV_CHAIN 2048                /* and one chain adds at most; */
-#define DTI_CONV_CHAIN_SMALL 128           /* of fewer weights, whose parts cost little, */
+#define DTI_CONV_CHAIN_SMALL 128           /* for fewer weights, whose parts cost little */
 #define DTI_CONV_SMALL 4096                /* than these */
 #define DTI_CONV_CHAINS_ELEMENTS (1 << 24) /* of all parts together, where chains would be long */
 
@@ -329,7 +329,7 @@ static void dti_conv_split_finely(dti_args_conv *a, uint64_t elements) {
     }
 }
 
-/* Where parts of one row are still too long, into pieces of a row. */
+/* Cuts rows into pieces where parts of one row are still too long. */
 static void dti_conv_split_rows(dti_args_conv *a, uint64_t elements) {
     const uint64_t most = dti_conv_parts_most(a, elements) / ((uint64_t)a->splits * a->cuts);
     const uint64_t pieces = DTI_MIN(dti_ceil_div(a->ow, dti_conv_chain(elements)), most);

@@ -1,4 +1,4 @@
-/* Convolution on the CPU: the launches' arguments turned into calls of kernel/conv.h. */
+/* Convolution on the CPU: calls of kernel/conv.h made from the launches' arguments. */
 
 /* ---- CPU */
 

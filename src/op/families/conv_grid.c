@@ -7,7 +7,8 @@
 
 /* ---- Tiles, as product.glsl's spec2 */
 
-/* Beside the operands: the places of k, and what all invocations know (lib/conv_tile.glsl). */
+/* After the operands: the places of k, and values that all invocations share
+ * (lib/conv_tile.glsl). */
 enum {
     DTI_CONV_STEP = 8,
     DTI_CONV_VARIANTS = 6,
@@ -105,8 +106,8 @@ static uint32_t dti_conv_k_of(const dti_launch *l) {
     return classes ? a->co : a->co * a->kh * a->kw;
 }
 
-/* Of variants that are tiles. The adjoint's weights never lie by fours along its sum; what it makes
- * does without strides. */
+/* For tiled variants. The adjoint's weights never lie by fours along its sum; its results do
+ * without strides. */
 static void dti_conv_lies(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
     const dti_args_conv *a = &l->args.conv;
     const bool weights = ((a->w_offset | a->ci * a->kh * a->kw) & 3) == 0;
@@ -162,7 +163,7 @@ static void dti_conv_spec(const dti_launch *l, uint32_t variant, uint32_t spec[4
     }
 }
 
-/* Of the adjoint positions that lie a stride apart make a plane of their own. */
+/* In the adjoint, positions a stride apart make a plane of their own. */
 static uint64_t dti_conv_invocations(const dti_launch *l, uint32_t variant,
                                      const uint32_t spec[4]) {
     const dti_args_conv *a = &l->args.conv;
@@ -281,8 +282,8 @@ static bool dti_conv_trial_args(uint32_t number, dti_args_conv *a) {
     return true;
 }
 
-/* Without an epilogue, with bias and ReLU, or with a mask, which lies as what is written. Each that
- * meets other alignments is a pipeline more. */
+/* Without an epilogue, with bias and ReLU, or with a mask, laid out like the output. Each other
+ * alignment costs one more pipeline. */
 static void dti_conv_trial_epilogue(uint32_t number, uint32_t channels, dti_trial *t) {
     const bool masked = number == 4, relu = number == 2 || number == 3 || number == 5;
     t->launch.spec[0] = relu; /* a bias */

@@ -27,7 +27,7 @@ static void dti_cast_grad(dti_grad *g) {
         g->dx[0] = dt_cast(g->dy, from);
 }
 
-/* Whether a launch that binds value x, its own row's or another's, may have it in 16 bits. */
+/* Whether a launch that binds value x, of this row or another, may have it in 16 bits. */
 static bool dti_cast_launch_takes(const dti_emit *e, const dti_launch *l, uint32_t x) {
     const dti_node *n = &e->graph->nodes[l->node];
     for (int b = 0; b < dti_kernel_info_of(l->kernel)->bindings; b++) {
@@ -242,7 +242,7 @@ static void dti_pad_emit(dti_emit *e) {
 
 #define DTI_PAD_PARTS 16 /* put together as one; more are added */
 
-/* What a pad has in its zeros: of a concat along its axis, what that has. */
+/* The tensors inside a pad's zeros: its input, or the parts of a concat along the pad's axis. */
 static int dti_pad_parts(dt_tensor pad, dt_tensor *parts) {
     dt_graph *g = pad.graph;
     const dti_node *n = dti_node_of(pad);

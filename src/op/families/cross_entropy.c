@@ -16,7 +16,7 @@ static bool dti_targets_fit(dti_build *b, const dti_node *x, const dti_node *t) 
         return dti_build_fail(b, "logits must be f32");
     if (t->dtype != DT_I32)
         return dti_build_fail(
-            b, "targets must be i32 class numbers; for probabilities take dt_soft_cross_entropy");
+            b, "targets must be i32 class numbers; for probabilities use dt_soft_cross_entropy");
     if (rows.rank < 1 || rows.dim[rows.rank - 1] < 1)
         return dti_build_fail(b, "logits need a last dimension of classes");
     rows.rank--;
@@ -163,7 +163,7 @@ DT_API dt_tensor dt_nll(dt_tensor log_p, dt_tensor target, const dt_cross_entrop
 }
 
 /* ---- cross_entropy_weight (target [, class weights]): attr as above, i[1] = classes. */
-/* Of a loss whose targets are input `at`, before its class weights. */
+/* For a loss whose targets are input `at`, before its class weights. */
 static dt_tensor dti_class_weight_of(dt_graph *g, const dti_node *n, uint32_t at, int32_t classes) {
     dti_attr attr = n->attr;
     attr.i[1] = classes;

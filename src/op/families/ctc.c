@@ -143,7 +143,7 @@ static void dti_ctc_grad_emit(dti_emit *e) {
 
 /* ---- For callers */
 
-/* Sets of one sample: i32 [] or [1], or how many there are at most. False after an error. */
+/* A sample's steps or labels as i32 [1]; {0} becomes the largest number. False after an error. */
 static bool dti_ctc_length(dt_graph *g, dt_tensor x, const char *what, dt_tensor *line) {
     const dt_shape one = {1, {1}};
     if (!x.graph) {

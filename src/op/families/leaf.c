@@ -1,4 +1,4 @@
-/* Leaves: what has no inputs. Inputs and parameters have a place before any launch, so they emit
+/* Leaves: rows without inputs. Inputs and parameters have a place before any launch, so they emit
  * nothing; fill and iota write constants. A seed is where a loss's gradient starts. */
 
 static bool dti_leaf_shape(dti_build *b) {
@@ -25,7 +25,7 @@ static dt_tensor dti_leaf_push(dt_graph *g, dti_node *n, const char *name) {
     return n->label ? dti_graph_push_named(g, n) : dti_nil(g);
 }
 
-/* Messages and columns of data name an input: one of two of that name could be meant. */
+/* Messages and columns of data identify an input by its name, so names must differ. */
 static dt_tensor dti_input_push(dt_graph *g, dti_node *n, const char *name, dt_dtype dtype) {
     if (g && !dti_dtype_of_tensors((int)dtype))
         return dti_graph_fail(g, "input '%s': dtype is %d; it must be " DTI_TENSOR_DTYPES,
@@ -107,9 +107,9 @@ static bool dti_init_fits(dt_graph *g, const char *name, dt_shape s, const dt_in
     return g->error[0] == 0;
 }
 
-/* attr.i[0] = index among the parameters, i[1] = dt_init_kind, i[2] = node of a buffer's new value;
- * attr.f[0..1] = a and b of dt_init, attr.dim[0] = 1 + a row that is 0 at first, 0 = none; the
- * others: what a tensor rank has of it (parted.c). */
+/* attr.i[0] = index among the parameters, i[1] = dt_init_kind, i[2] = node of a buffer's new value.
+ * attr.f[0..1] = a and b of dt_init. attr.dim[0] = 1 + a row that is 0 at first, 0 = none; the
+ * others: a tensor rank's part of it (parted.c). */
 static dt_tensor dti_param_push(dt_graph *g, const char *name, dt_shape shape, dt_init init,
                                 bool buffer) {
     if (!g || g->error[0])
@@ -131,11 +131,10 @@ static dt_tensor dti_param_push(dt_graph *g, const char *name, dt_shape shape, d
     }
     if ((unsigned)init.kind > DT_INIT_IDENTITY || !dti_fits_f32((double)init.a) ||
         !dti_fits_f32((double)init.b)) {
-        return dti_graph_fail(
-            g,
-            "param '%s': dt_init {kind %d, a %g, b %g}; there is no such kind, or "
-            "a number is not finite",
-            name ? name : "", (int)init.kind, (double)init.a, (double)init.b);
+        return dti_graph_fail(g,
+                              "param '%s': dt_init {kind %d, a %g, b %g}; kind must be a "
+                              "dt_init_kind, a and b finite",
+                              name ? name : "", (int)init.kind, (double)init.a, (double)init.b);
     }
     if (!dti_init_fits(g, name, shape, &init))
         return dti_nil(g);

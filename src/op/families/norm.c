@@ -401,7 +401,7 @@ DT_API dt_tensor dt_batch_norm(dt_tensor x, dt_tensor w, dt_tensor b, dt_tensor 
 
 /* ---- Rows of the tables */
 
-/* Of whole groups, and with weights of whole channels, each normalises its own rows. */
+/* With whole groups, and weights of whole channels, each rank normalises its own rows. */
 static bool dti_norm_rows_parted(dti_parting *s) {
     const int32_t *i = s->n->attr.i;
     const dt_shape x = dti_parted_input(s, 0)->shape;

@@ -196,7 +196,7 @@ static void dti_cpu_norm(const dti_cpu_task *task, int64_t begin, int64_t end, v
         dti_norm_elements(task, begin * unit, end * unit);
 }
 
-/* Of chunks, the statistics are there already. */
+/* For chunks, the statistics are computed already. */
 static void dti_cpu_norm_group(const dti_cpu_task *task, int64_t begin, int64_t end,
                                void *scratch) {
     const dti_args_norm *a = &task->launch->args.norm;

@@ -166,7 +166,7 @@ static void dti_norm_dx_emit(dti_emit *e) {
     l->spec[1] = e->node->count > 2;
 }
 
-/* Whether a workgroup has 4 channels beside each other, an element of each sample or row. */
+/* Whether a workgroup has 4 neighbouring channels, with one element of each sample or row. */
 static bool dti_norm_dw_by_fours(const dti_args_norm *a) {
     return a->spatial == 1 && (a->channels | a->x_offset | a->dy_offset) % 4 == 0 &&
            (a->batch || a->cols % 4 == 0);
@@ -197,7 +197,7 @@ static void dti_norm_dw_emit(dti_emit *e) {
         ->spec[0] = DTI_NORM_FINISH_DW;
 }
 
-/* The launch that finishes dw makes what batch_dx reads as well, where w is there by then. */
+/* The launch that finishes dw also makes the values that batch_dx reads, if w is known by then. */
 static bool dti_batch_dx_finished(dti_emit *e, const dti_view *dw, uint32_t *value) {
     const dti_view stats = dti_emit_in(e, 3), w = dti_norm_vector(e, 2);
     dti_listing *list = e->list;

@@ -1,4 +1,4 @@
-/* Norms: the rows of their kernels, and how their launches lie in memory. */
+/* Norms: the rows of their kernels, and the layout of their launches. */
 
 #include "norm_cpu.c" /* its functions stand in the rows below */
 
@@ -153,7 +153,7 @@ DTI_KERNEL(NORM_FINISH, norm_finish, "urrw", GROUP, .run = dti_cpu_norm_finish,
            .grain = DTI_GRAIN_COPY, .rounds = dti_norm_finish_rounds,
            .effort = dti_norm_finish_effort);
 
-/* Of what goes element by element. */
+/* For kernels that go element by element. */
 #define DTI_NORM_ROW                                                                               \
     .halves = true, .stage = dti_norm_stage, .grid_halves = dti_launch_halves_as_cpu,              \
     .grain_of = dti_cpu_grain_norm, .scratch_bytes = dti_cpu_scratch_norm,                         \

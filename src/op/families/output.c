@@ -66,7 +66,7 @@ static dt_tensor dti_grad_packed(dti_grad *g) {
     return dti_is_nil(g->dy) ? all : dt_add(g->dy, all);
 }
 
-/* For a rule of its own: what flows to the packed value is of its outputs too. */
+/* For a rule of its own: the gradient of the packed value belongs to its outputs too. */
 static void dti_grad_unpacked(dti_grad *g) {
     const dti_outputs o = dti_outputs_of(g->graph, &g->node);
     for (uint32_t k = 0; k < o.count && !dti_is_nil(g->dy); k++) {

@@ -138,8 +138,8 @@ static void dti_max_pool2d_at_grad(dti_grad *g) {
                                &g->node.attr);
 }
 
-/* Of the mean, resampling and their adjoints, which follow them in the table: likewise. With the
- * size of what the row read: of the pooled side it is what adaptive pooling asks for. */
+/* The mean, resampling and their adjoints, which follow them in the table, likewise. With the size
+ * of the row's input: on the pooled side it is the requested size of adaptive pooling. */
 static void dti_plane_grad(dti_grad *g) {
     const bool forward = g->node.op == DTI_OP_AVG_POOL2D || g->node.op == DTI_OP_RESIZE;
     const dt_shape s = dti_node_of(g->in[0])->shape;

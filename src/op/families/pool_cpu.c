@@ -1,5 +1,5 @@
-/* Pooling and resizing on the CPU: an item is one plane. Vectors go across windows; those that are
- * cut by an edge are looked at one by one. */
+/* Pooling and resizing on the CPU: an item is one plane. Vectors go across windows. Windows that an
+ * edge cuts are computed one by one. */
 
 /* ---- CPU */
 
@@ -138,7 +138,7 @@ static void dti_cpu_max_pool_grad(const dti_cpu_task *task, int64_t begin, int64
     }
 }
 
-/* What window (p, q) covers, and 1 / what its sum is divided by. */
+/* The elements that window (p, q) covers, and 1 / the divisor of its sum. */
 typedef struct dti_average {
     dti_window rows, cols;
     float share;

@@ -221,7 +221,7 @@ static void dti_linear_grad(dti_grad *g) {
         g->dx[2] = dti_sum_to(g->dy, g->in[2]);
 }
 
-/* By the rows of a sample, or all of them where there are no samples. */
+/* By the rows of a sample, or all rows if there are no samples. */
 static dti_gemm_cuts dti_linear_cuts(const dti_view *y, const dti_args_gemm *g) {
     return dti_gemm_cuts_rowwise(g->m / (uint64_t)DTI_MAX(y->dim[0], 1), g->n, g->k);
 }

@@ -55,9 +55,9 @@ static uint64_t dti_gemm_steps(const dti_args_gemm *g) {
     return g->apart ? g->apart : g->k;
 }
 
-/* Narrow ones would waste most of a tile; those with few elements make their chunks beside each
- * other. Of the others the largest tile that fits the device and of which there are enough for all
- * its parts; and for more of them, where each goes over many k. */
+/* Narrow products would waste most of a tile; those with few elements make their chunks at the same
+ * time. Others take the largest tile that fits the device, if there are enough tiles for all its
+ * parts. If each goes over many k, more are needed. */
 static uint32_t dti_gemm_usual(const dti_args_gemm *g, const dti_grid_device *device) {
     static const uint8_t sizes[] = {DTI_GEMM_128X128, DTI_GEMM_64X64, DTI_GEMM_32X64};
     const uint64_t enough = dti_gemm_steps(g) > DTI_GEMM_CHUNK_CHAIN ? DTI_GEMM_CHUNK_GROUPS : 128;

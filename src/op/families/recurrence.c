@@ -192,7 +192,7 @@ static void dti_recurrence_grad_rule(dti_grad *g) {
 
 static void dti_recurrence_grad_twice(dti_grad *g) {
     dti_graph_fail(g->graph, "recurrence_grad: there are no second derivatives of LSTM, GRU and "
-                             "RNN; dt_detach the gradient, or make the cells of single ops");
+                             "RNN; dt_detach the gradient, or build the cells from single ops");
 }
 
 /* ---- Launches */

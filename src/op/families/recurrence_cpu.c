@@ -4,7 +4,7 @@
  * bits the products' are rounded to that type; the state, the cell and the gates are floats, which
  * are rounded where they are kept. */
 
-#define DTI_RECURRENCE_BLOCK 48         /* samples whose sums stay in L2 beside the weights */
+#define DTI_RECURRENCE_BLOCK 48         /* samples whose sums stay in L2 with the weights */
 #define DTI_RECURRENCE_PACKED (1 << 20) /* floats of weights that a worker packs once, at most */
 
 /* Weights of one of the products, as its kernel reads them: packed by a block's first step. */

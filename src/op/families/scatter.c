@@ -429,7 +429,7 @@ static dti_effort dti_segments_effort(const dti_launch *l, uint32_t variant, uin
     return (dti_effort){steps, steps * l->items};
 }
 
-/* Of PARTS and ROWS, as if all entries were of one row. */
+/* For PARTS and ROWS, as if all entries were of one row. */
 static dti_effort dti_scatter_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_scatter *a = &l->args.scatter;
     const bool rows = l->kernel == DTI_K_SCATTER_ROWS;

@@ -1,7 +1,7 @@
 /* Elementwise functions of one tensor, and their gradient as one row: dx = dy * f'(x). They are
- * those of shaders/lib/map_body.h: f and f' once for C and GLSL. A second derivative takes f' apart
- * into rows, so any order can be had. attr.f[0], f[1]: the function's parameters
- * (slope, alpha, scale and offset); in unary_grad attr.i[0] is the function's selector. */
+ * those of shaders/lib/map_body.h: f and f' are written once for C and GLSL. A second derivative
+ * splits f' into rows, so any order is possible. attr.f[0], f[1]: the function's parameters (slope,
+ * alpha, scale and offset); in unary_grad attr.i[0] is the function's selector. */
 
 #define DTI_MAP_PART 2
 #include "../../../shaders/lib/map_body.h"

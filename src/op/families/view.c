@@ -1,5 +1,5 @@
 /* Ops that move no data: the same value seen with other dimensions, strides and offset. A reshape
- * copies where axes that become others do not lie as one. attr.dim, i[0] = the new shape and rank
+ * copies if axes that it merges are not contiguous. attr.dim, i[0] = the new shape and rank
  * (reshape, expand), i[1] = sample axis (expand); the permutation (permute); axis i[0], start
  * dim[0] and length dim[1] (slice). */
 
@@ -157,8 +157,8 @@ static void dti_view_grad(dti_grad *g) {
     }
 }
 
-/* Gives y's axes but that of the samples strides over x's elements. False where x's axes that
- * become others do not lie as one. */
+/* Gives y's axes, except the sample axis, strides over x's elements. False if axes of x that are
+ * merged are not contiguous. */
 static bool dti_view_regroup(const dti_view *x, dti_view *y) {
     int i = DTI_AXES, j = DTI_AXES;
     if (dti_view_elements(x) == 0)

@@ -163,7 +163,7 @@ static dt_tensor dti_pool3d_flat(dt_tensor x, const dt_pool3d_desc *d, dti_pool_
     return dt_reshape(x, (dt_shape){4, {s.dim[0], -1, t.dim[1], t.dim[2]}});
 }
 
-/* As the rows for images check it, by the name and the axis that the user knows. */
+/* Checks like the rows for images, but with the name and the axis that the user knows. */
 static bool dti_pool_axis_fits(dt_tensor x, const char *op, int axis, int32_t kernel,
                                int32_t stride, int32_t padding, bool ceil_mode) {
     const dt_shape s = dti_node_of(x)->shape;
