@@ -1,5 +1,5 @@
-/* The whole boundary between programs and devices. A backend knows memory, launches and segments;
- * it knows no graph, no op and no optimizer. program/ knows no Vulkan.
+/* The whole boundary between programs and devices. A backend knows memory, launches and segments.
+ * It must not know graphs, ops or optimizers, and program/ must not know Vulkan.
  *
  * Threads: a device and all that is made from it belong to the thread that uses its context.
  *
@@ -37,8 +37,8 @@ typedef struct dti_fetch {
 typedef struct dti_segment {
     uint32_t first, count;
     dti_range upload, download;
-    dti_range put;          /* of memory `exchange`, from the host's side before it */
-    const dti_fetch *fetch; /* of memory `exchange`, to the host's side after the segment */
+    dti_range put;          /* of memory `exchange`, copied from the host's side before it */
+    const dti_fetch *fetch; /* of memory `exchange`, copied to the host's side after the segment */
     uint32_t fetch_count;
 } dti_segment;
 
@@ -46,8 +46,8 @@ typedef enum dti_memory_kind {
     DTI_MEMORY_DEVICE, /* arenas: parameters, gradients, state, transients, tables */
     DTI_MEMORY_IN,     /* step block at offset 0, then inputs: the host writes, the device reads */
     DTI_MEMORY_OUT,    /* status at offset 0, then outputs: the device writes, the host reads */
-    /* An arena that both work on alternately: segments fetch what the host shall read, and put what
-     * it has written. Its host side is cached memory. */
+    /* An arena on which host and device work alternately. Segments fetch values for the host, and
+     * put values from it. Its host side is cached memory. */
     DTI_MEMORY_EXCHANGE
 } dti_memory_kind;
 
@@ -75,11 +75,11 @@ typedef struct dti_exec_desc {
     uint32_t launch_count;
     const dti_segment *segments;
     uint32_t segment_count;
-    /* Segments, from the first, that are mostly started as one: of a step, and of one that does not
+    /* Segments, from the first, that are mostly started as one: of a step, and of one without
      * commit; 0: none. */
     uint32_t whole[2];
     uint32_t in, out;  /* which of the memories are IN and OUT; the step block is at IN + 0 */
-    uint32_t exchange; /* which one segments fetch from and put to; not looked at if none does */
+    uint32_t exchange; /* the one that segments fetch from and put to; ignored if none does */
 } dti_exec_desc;
 
 typedef struct dti_backend {
@@ -88,27 +88,27 @@ typedef struct dti_backend {
                                dti_memory **out);
     void (*memory_destroy)(dti_memory *memory);
     uint64_t (*memory_bytes)(const dti_memory *memory); /* device bytes that it really takes */
-    /* The host's side of IN, OUT and EXCHANGE: written before, read after the segment that copies.
-     * Stable. On the CPU, and where memory is unified, it is the memory itself. */
+    /* The host's side of IN, OUT and EXCHANGE: written before, and read after, the segment that
+     * copies. Stable. On the CPU, and where memory is unified, it is the memory itself. */
     void *(*memory_host)(dti_memory *memory);
-    /* Of a device that `hosts`: the application's buffer as a memory, which has no host side; and
-     * where an arena lies, for the application. */
+    /* For a device that `hosts`: the application's buffer as a memory, which has no host side. Then
+     * an arena's buffer, for the application. */
     dt_result (*memory_import)(dti_device *device, const dt_vulkan_buffer *buffer,
                                dti_memory **out);
     void (*memory_where)(const dti_memory *memory, dt_vulkan_buffer *out);
-    /* Of the processor: the host's own bytes as a memory, which ends before them. */
+    /* For the processor: the host's own bytes as a memory. The memory must end before them. */
     dt_result (*memory_over)(dti_device *device, void *data, uint64_t bytes, dti_memory **out);
     /* Blocking copies, between runs and between the segments of one. Not of memory that a started
      * segment uses which has not been waited for. */
     dt_result (*memory_write)(dti_memory *memory, uint64_t offset, const void *data,
                               uint64_t bytes);
     dt_result (*memory_read)(dti_memory *memory, uint64_t offset, void *data, uint64_t bytes);
-    /* The first bytes of a memory, also to one of another device of the same backend; blocking, as
-     * those. NULL: memory is the host's. */
+    /* Copies the first bytes of a memory, also to one of another device of the same backend;
+     * blocking, like the others. NULL: memory is the host's. */
     dt_result (*memory_copy)(dti_memory *from, dti_memory *to, uint64_t bytes);
     /* Compiles new kernels; all memory is allocated here. Places of launches must stay valid. */
     dt_result (*exec_create)(dti_device *device, const dti_exec_desc *desc, dti_exec **out);
-    void (*exec_destroy)(dti_exec *exec); /* waits for what is running */
+    void (*exec_destroy)(dti_exec *exec); /* waits for running work */
     /* Starts segments [first, first + count), in order. Never blocks where the device runs on
      * its own. */
     dt_result (*exec_start)(dti_exec *exec, uint32_t first, uint32_t count);
@@ -117,8 +117,8 @@ typedef struct dti_backend {
      * of the exec may be running. */
     dt_result (*exec_part)(dti_exec *exec, uint32_t *at, dti_exec_cursor *cursor, uint32_t end,
                            double ms);
-    /* What the newest exec_part has computed, which has ended, in order, by the device's clock; to:
-     * room for DTI_EXEC_TIMES, at which a part ends. How many; 0: it has no clock. */
+    /* The newest exec_part's launches, in order, by the device's clock, once it has ended. to: room
+     * for DTI_EXEC_TIMES, at which a part ends. Returns the number; 0: no clock. */
     uint32_t (*exec_times)(const dti_exec *exec, dti_exec_time *to);
     dt_result (*exec_poll)(dti_exec *exec, bool *busy);
     dt_result (*exec_wait)(dti_exec *exec);
@@ -137,7 +137,7 @@ typedef struct dti_backend {
     void (*close)(dti_device *device);
 } dti_backend;
 
-/* One kind of devices. What a driver keeps between the calls is its instance, one a context. */
+/* One kind of devices. A driver's state between calls is its instance, one a context. */
 typedef struct dti_driver {
     const char *name;  /* of its best device, where a device is chosen by name */
     const char *title; /* in messages */
@@ -148,11 +148,11 @@ typedef struct dti_driver {
                       dt_device_info *infos, int capacity, int *count);
     dt_result (*open)(dti_base *base, const dt_ctx_desc *desc, void *instance, int index,
                       dti_device **out);
-    /* Those that need no instance have none of these. */
+    /* NULL for drivers without an instance. */
     void (*destroy)(void *instance);
     /* The compiled kernels of its open devices; with data NULL only sets *bytes. */
     dt_result (*cache_export)(void *instance, void *data, size_t *bytes);
-    /* Memory of its own that its open devices hold now, and how often they asked for some. */
+    /* The memory that its open devices hold now, and the number of allocations. */
     void (*memory_used)(const void *instance, uint64_t *bytes, uint64_t *calls);
 } dti_driver;
 
@@ -162,7 +162,7 @@ struct dti_device { /* the common head of each backend's device */
     dt_device_info info;
     int open_count;
     bool one_thread;     /* CPU: without the pool, whose threads may be in use elsewhere */
-    int isa_class;       /* CPU: that of its kernels, DTI_CLASS_... */
+    int isa_class;       /* CPU: the class of its kernels, DTI_CLASS_... */
     bool no_hard_halves; /* kernels with hard_halves (launch.h) take no 16 bits */
     bool hosts; /* the application's (dt_vulkan_desc): `sync` works, and buffers can be imported */
 };

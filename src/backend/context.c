@@ -1,5 +1,5 @@
-/* Contexts: who owns memory, log, threads and the list of devices, and which device a name means.
- * A device that is absent or not usable is an error with the list of what there is. */
+/* Contexts. They own memory, log, threads and the list of devices, and find the device of a name.
+ * If a device is absent or not usable, the error lists the available ones. */
 
 _Static_assert(offsetof(dt_ctx, base) == 0, "dti_ctx_base casts");
 
@@ -16,7 +16,7 @@ static const dti_driver *const dti_drivers[DTI_DRIVERS] = {
 #undef DTI_X
 };
 
-/* What the application says of its own device; the driver looks at the rest. */
+/* Checks the application's description of its own device; the driver checks the rest. */
 static dt_result dti_ctx_check_vulkan(dti_base *base, const dt_ctx_desc *d) {
     const dt_vulkan_desc *v = d->vulkan;
     const char *lacks = !v->get_instance_proc_addr ? "get_instance_proc_addr"
@@ -231,7 +231,7 @@ static int dti_device_rank(const dt_device_info *d, bool software) {
     }
 }
 
-/* Of those of one driver, or of all (-1). */
+/* Among those of one driver, or of all (-1). */
 static int dti_device_best(const dt_ctx *ctx, int driver, bool software) {
     int best = -1, rank = 0;
     for (int i = 1; i < ctx->device_count; i++) {

@@ -68,7 +68,8 @@ static uint32_t dti_trial_value(uint32_t *seed, dti_trial_data data, dt_dtype dt
     return dtype == DT_BF16 ? (bits & 0xffff0000u) | bits >> 16 : bits;
 }
 
-/* What a kernel may read gets values; what it only writes is NaN like everything around. */
+/* Memory that a kernel may read gets values; memory that it only writes is NaN, like everything
+ * around. */
 static void dti_trials_fill(const dti_trials *t, dti_trial_data data, uint32_t *memory) {
     uint32_t seed = 1;
     for (uint64_t i = 0; i < t->bytes / DTI_WORD_BYTES; i++)

@@ -14,7 +14,7 @@ typedef struct dti_trials {
 
 typedef enum dti_trial_data { DTI_TRIAL_WHOLE, DTI_TRIAL_FLOATS, DTI_TRIAL_DATA } dti_trial_data;
 
-/* Lists the trials that `trial`, of a kernel's row, makes by number; NULL: none. */
+/* Lists the trials of `trial`, of a kernel's row, by number; NULL: none. */
 static dt_result dti_trials_make(dti_base *base, bool (*trial)(uint32_t, dti_trial *),
                                  dti_trials *out);
 static void dti_trials_destroy(dti_trials *trials);

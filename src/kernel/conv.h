@@ -29,7 +29,7 @@ typedef struct dti_conv {
     int64_t n, groups, from_channels, to_channels;
     int64_t from_size[2], to_size[2], taps[2], stride[2], pad[2], dil[2];
     const void *from, *w;
-    const void *bias, *mask; /* NULL = none; as `to`'s channels; as `to` */
+    const void *bias, *mask; /* NULL = none; bias: by `to`'s channels; mask: like `to` */
     void *to;
     bool relu;
     dt_dtype type, operand_type; /* operand: the bias or the mask */
@@ -64,8 +64,7 @@ typedef void dti_conv_tile_fn(float *tile, int64_t k, const float *a, const int3
 typedef void dti_conv_plane_fn(float *tile, int64_t k, const float *a, const float *b,
                                const int32_t *b_off, int64_t b_row, bool add);
 
-/* A tile on its way out: element (i, j) goes to element at + i * row + j * col of `to`, mask
- * likewise. */
+/* A finished tile: element (i, j) goes to element at + i * row + j * col of `to`; mask likewise. */
 typedef struct dti_conv_out {
     void *to;
     const float *bias; /* of the first channel */
@@ -78,8 +77,8 @@ typedef struct dti_conv_out {
 typedef void dti_conv_store_fn(const dti_conv_out *out, const float *tile, int64_t rows,
                                int64_t cols);
 
-/* Rows and columns [from, to) of `channels` planes, with zeros outside of them. Columns are dealt
- * out to `step` runs of `run` floats: column j to run j % step. */
+/* Rows and columns [from, to) of `channels` planes, with zeros outside of them. Columns are
+ * distributed over `step` runs of `run` floats: column j to run j % step. */
 typedef struct dti_conv_pad {
     int64_t channels, height, width; /* of the source, contiguous */
     int64_t from[2], to[2];

@@ -1,5 +1,5 @@
-/* Convolution's inner loops for one instruction set: see conv.h. The tile is GEMM's, with both
- * operands read through tables, so that one set of tiles serves all forms. */
+/* Convolution's inner loops for one instruction set: see conv.h. The tile is GEMM's. Both operands
+ * are read through tables, so one set of tiles serves all forms. */
 
 #undef DTI_CONV_MR
 #if DTI_LANES == 16
@@ -149,7 +149,7 @@ DTI_INLINE void DTI_N(conv_set)(void *to, dt_dtype type, DTI_NF x, int64_t step,
 }
 #endif
 
-/* Of floats that lie beside each other, in a loop of their own. */
+/* Of contiguous floats, in a loop of their own. */
 DTI_INLINE bool DTI_N(conv_plain)(const dti_conv_out *out, int64_t step) {
     return step == 1 && out->type == DT_F32 && (!out->mask || out->mask_type == DT_F32);
 }

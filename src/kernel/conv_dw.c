@@ -1,6 +1,6 @@
-/* The gradient of convolution's weights. An item is one part of the samples, one group and one unit
- * of output channels; items that follow each other share copies. k runs over positions, in chunks
- * that are cut by shape: parts of one sample's, or some small samples together. */
+/* The gradient of convolution's weights. An item is one part of the samples, one group and one
+ * block of output channels; consecutive items share copies. k runs over positions, in chunks that
+ * are cut by shape: parts of a sample, or some small samples together. */
 
 #define DTI_CONV_CHUNK 256 /* positions of a chunk, about, or pairs of them */
 #define DTI_CONV_SPAN 16   /* chunks that are added in float before double takes over */

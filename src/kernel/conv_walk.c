@@ -127,7 +127,7 @@ static double dti_conv_tile_cost(int64_t n, int64_t lanes) {
     return (vecs > 1 ? 1.0 : 1.25) * DTI_MAX(1.0, 8 / (rows * vecs));
 }
 
-/* In 1/32 cycles a row of positions, about: multiply-adds, what turning or storing costs,
+/* In 1/32 cycles a row of positions, about: multiply-adds, the cost of transposing or storing,
  * copies. */
 static int dti_conv_form(const dti_conv *c, int64_t k, int64_t cols) {
     const int64_t to = c->to_channels;
@@ -349,7 +349,7 @@ static dti_conv_out dti_conv_out_of(const dti_conv_job *j, int64_t channel, int6
                           .relu = c->relu};
 }
 
-/* The k of row u whose taps lie inside of the source: what is outside adds nothing but zeros. */
+/* The k of row u whose taps lie inside the source; those outside only add zeros. */
 static dti_conv_span dti_conv_inside(const dti_conv_job *j, int64_t u) {
     const int64_t first = j->h.from0 + u * j->h.from_step, size = j->c->from_size[0];
     const int64_t taps = j->h.taps, tap = j->h.from_tap, each = j->p->pairs * j->each * j->w.taps;

@@ -1,6 +1,6 @@
-/* SGEMM, the part that no instruction set changes: how C is cut into tiles for threads. The grid
- * is the one whose largest tile costs least, counting what is packed twice. Refuses to start
- * threads: the caller runs tiles where it wants. */
+/* SGEMM, the part that no instruction set changes: how C is cut into tiles for threads. It chooses
+ * the grid whose largest tile costs least, counting elements that are packed twice. It starts no
+ * threads: the caller runs the tiles. */
 
 #define DTI_GEMM_PACK_COST 24 /* packing one element, in multiply-adds */
 
@@ -79,7 +79,7 @@ static dti_gemm_block_fn *dti_gemm_kernel(const struct dti_isa_kernels *kernels,
     return pairs ? kernels->gemm_pairs : kernels->gemm_block;
 }
 
-/* k of several spans, which are added in double; to what that gives the last chunk is added. */
+/* k of several spans, which are added in double; then the last chunk is added. */
 static void dti_gemm_spans(const struct dti_isa_kernels *kernels, const dti_gemm_block *g,
                            float *scratch, double *sums) {
     const int64_t chunk = g->pairs ? DTI_GEMM_PAIR_CHUNK : DTI_GEMM_KC;

@@ -24,10 +24,11 @@
 #define DTI_GEMM_WIDE_COLS 512
 #define DTI_GEMM_TILE_MACS (1 << 18) /* less work a tile than this is not worth a thread */
 
-/* GEMM's spec[1]. RELU_GRAD: binding 3 is a mask, laid out as C, and no bias. ADD: it is added. */
+/* GEMM's spec[1]. RELU_GRAD: binding 3 is a mask, laid out like C, and there is no bias. ADD: it is
+ * added. */
 enum { DTI_GEMM_NONE, DTI_GEMM_RELU, DTI_GEMM_RELU_GRAD, DTI_GEMM_ADD };
 
-/* Operands of which some are in 16 bits: c_col is 1, nothing is accumulated; see gemm_half.c. */
+/* Operands of which some have 16 bits. c_col is 1, and nothing is accumulated; see gemm_half.c. */
 typedef struct dti_gemm_half {
     const void *a, *b, *bias, *operand; /* bias, the epilogue's operand: NULL = none */
     void *c;
@@ -53,31 +54,31 @@ typedef struct dti_gemm {
     const dti_gemm_half *half; /* NULL = all are floats; else the pointers above are not used */
 } dti_gemm;
 
-/* The outer index space: independent tiles of C, about one a thread; 1 where threads do not pay. */
+/* The outer index space: independent tiles of C, about one a thread; 1 if threads do not pay. */
 static int64_t dti_gemm_tiles(const dti_gemm *g, int threads);
-/* What one worker needs, 64-byte aligned; a function of m, n, k only. */
+/* The scratch of one worker, 64-byte aligned; a function of m, n, k only. */
 static size_t dti_gemm_scratch_bytes(const dti_gemm *g);
 /* Tiles [tile_begin, tile_end); neighbours in one call share their packing. */
 struct dti_isa_kernels;
 static void dti_gemm_run(const struct dti_isa_kernels *kernels, const dti_gemm *g, int threads,
                          int64_t tile_begin, int64_t tile_end, void *scratch);
 
-/* What one worker needs where there is a `half`; a function of m, n, k only. */
+/* The scratch of one worker if there is a `half`; a function of m, n, k only. */
 static size_t dti_gemm_half_scratch_bytes(const dti_gemm *g);
 
-/* For gemm_body.h: sums that go to C by way of memory that stays in L2. finish() gets those of rows
- * [i, i + rows) and columns [j, j + cols) of the block, complete; they are its own to change. */
+/* For gemm_body.h: sums that go to C through memory that stays in L2. finish() gets those of rows
+ * [i, i + rows) and columns [j, j + cols) of the block, complete; it may change them. */
 typedef struct dti_gemm_strip {
     float *sums; /* DTI_GEMM_STRIP_ROWS x DTI_GEMM_STRIP_ROW */
     void (*finish)(struct dti_gemm_strip *strip, int64_t i, int64_t rows, int64_t j, int64_t cols);
-    const char *to; /* what finish() writes, of the block's first element */
+    const char *to; /* the output of finish(), from the block's first element on */
     int64_t to_row; /* bytes from row to row */
     int to_bytes;   /* of an element */
 } dti_gemm_strip;
 
 struct dti_gemm_out;
 
-/* For gemm_body.h: what makes tiles in a set's stead, of words of pairs. */
+/* For gemm_body.h: tiles of words of pairs that replace a set's own. */
 typedef struct dti_gemm_kernels {
     int rows;                /* of a panel: the most */
     void (*begin)(int rows); /* the next tiles have that many */
@@ -96,7 +97,7 @@ typedef struct dti_gemm_block {
     int64_t chunk;                 /* 0 = DTI_GEMM_KC; floats only */
     dti_gemm_strip *strip;         /* NULL = sums go to c */
     float *kept;                   /* NULL, or dti_gemm_kept() floats: B is packed there */
-    bool is_kept;                  /* by a call before, of the same m, n and k */
+    bool is_kept;                  /* by an earlier call with the same m, n and k */
     const dti_gemm_kernels *tiles; /* of pairs; NULL = the set's own tiles */
 } dti_gemm_block;
 typedef void dti_gemm_block_fn(const dti_gemm_block *block, float *scratch);
@@ -104,14 +105,14 @@ typedef void dti_gemm_block_fn(const dti_gemm_block *block, float *scratch);
 /* How a block is walked: decided once, from its shape. */
 typedef struct dti_gemm_plan {
     int64_t columns;             /* in a chunk */
-    int64_t words, chunk, depth; /* of k; of those in a chunk; of those whose B is packed at once */
+    int64_t words, chunk, depth; /* of k; in a chunk; for which B is packed at once */
     int mr, rows; /* of a panel: the most; the first `more` panels have one more than `rows` */
     int64_t panels, more;
     int group; /* panels that are computed one after the other, chunk by chunk */
     bool pack_a, pack_b;
 } dti_gemm_plan;
 
-/* Panels of columns, of `vecs` vectors each, the first `more` of one more. */
+/* Panels of columns, of `vecs` vectors each; the first `more` have one more. */
 typedef struct dti_gemm_cols {
     int panels, vecs, more;
 } dti_gemm_cols;
@@ -143,7 +144,7 @@ typedef struct dti_gemm_out {
 typedef void dti_gemm_tile_fn(int64_t k, const float *a, int64_t a_row, int64_t a_col,
                               const float *b, int64_t b_row, const dti_gemm_out *out);
 
-/* ---- What gemm.c and every set of gemm_body.h cut by. */
+/* ---- Sizes by which gemm.c and every set of gemm_body.h cut. */
 #define DTI_GEMM_PACKED_B (512 * DTI_GEMM_KC) /* floats of B packed at once: they lie in L2 */
 /* Panels of A packed together have 96 rows, see pack_a; +16: whole vectors. */
 #define DTI_GEMM_GROUP(mr) (DTI_GEMM_STRIP_ROWS / (mr))

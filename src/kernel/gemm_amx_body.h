@@ -1,10 +1,10 @@
 /* The product of pairs by AMX: up to 16 rows and 64 columns of C at a time, for gemm_walk_body.h. A
- * step is 16 words of k, as gemm.h says of class "amx". Tests define the instructions themselves:
- * few processors have them. */
+ * step is 16 words of k, by class "amx" of gemm.h. Tests define the instructions themselves,
+ * because few processors have them. */
 
 #ifndef DTI_TILE_LOAD
 #define DTI_AMX(name) DTI_N(amx_##name)
-/* GCC does not know that the instructions read memory: stands before and after them. */
+/* GCC does not know that the instructions read memory: used before and after them. */
 #define DTI_TILE_WROTE(at) __asm__ volatile("" : : "r"(at) : "memory")
 #define DTI_TILE_SHAPES(shapes) _tile_loadconfig(shapes)
 #define DTI_TILE_ZERO(t) _tile_zero(t)

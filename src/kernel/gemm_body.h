@@ -16,7 +16,7 @@
 #define DTI_GEMM_VECS 2
 #define DTI_GEMM_MR 6
 #endif
-/* GCC loads all of A's values at once there, and has no registers left for them. */
+/* There GCC loads all of A's values at once, and has no registers left. */
 #undef DTI_GEMM_IN_ORDER
 #ifdef __aarch64__
 #define DTI_GEMM_IN_ORDER __asm__ volatile("" : : : "memory")
@@ -25,7 +25,7 @@
 #endif
 #undef DTI_GEMM_NR
 #define DTI_GEMM_NR (DTI_GEMM_VECS * DTI_LANES)
-#undef DTI_GEMM_TILE_ROWS /* in memory: what is turned is whole vectors */
+#undef DTI_GEMM_TILE_ROWS /* in memory: a transposed tile has whole vectors */
 #define DTI_GEMM_TILE_ROWS ((DTI_GEMM_MR + DTI_LANES - 1) / DTI_LANES * DTI_LANES)
 DTI_INLINE DTI_NF DTI_N(gemm_finish)(DTI_NF x, DTI_NF bias, bool has_bias, bool relu) {
     if (has_bias)

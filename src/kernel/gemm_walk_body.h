@@ -93,7 +93,7 @@ DTI_GEMM_LIST(DTI_GEMM_TILE)
 static dti_gemm_tile_fn *const DTI_G(tiles)[DTI_GEMM_MR][DTI_GEMM_VECS] = {
     DTI_GEMM_LIST(DTI_GEMM_ENTRY)};
 
-/* Lines of an operand that lie beside each other, and k: words are made of them. */
+/* Neighbouring lines of an operand, and k: words are made of them. */
 typedef struct DTI_G(lines) {
     const DTI_GEMM_ELEMENT *at; /* of line 0 and k 0 */
     int64_t line, step, k;      /* strides of lines and of k; elements of k */
@@ -133,7 +133,7 @@ DTI_INLINE void DTI_G(words)(float *to, const DTI_G(lines) * l, int64_t line, in
 #endif
 }
 
-/* Whether words lie in memory as they are multiplied, but for half of the last one. */
+/* Whether words lie in memory as they are multiplied, except for half of the last one. */
 DTI_INLINE bool DTI_G(ready)(const void *at, int64_t line, int64_t step) {
     return step == 1 && (DTI_GEMM_SIZE == 4 || !((uintptr_t)at & 3 || line & 1));
 }
@@ -149,7 +149,8 @@ static void DTI_G(pack_lines)(float *dst, int64_t ld, const DTI_G(lines) * l, in
         dst[whole * ld + i] = i < lines ? DTI_G(word)(l, line + i, whole) : 0;
 }
 
-/* Fetches word p of lines that are packed soon; the caches' own stops at the page's end. */
+/* Prefetches word p of lines that are packed soon; the caches' own prefetch stops at the page's
+ * end. */
 DTI_INLINE void DTI_G(ahead)(const DTI_G(lines) * a, int64_t line, int64_t p, int rows) {
     const int each = 4 / DTI_GEMM_SIZE;
     const DTI_GEMM_ELEMENT *at = a->at + line + p * each * a->step;
@@ -317,7 +318,7 @@ static void DTI_G(plan_b)(const dti_gemm_block *g, dti_gemm_plan *plan) {
     }
 }
 
-/* Small products feel divisions: in 32 bits, and none that is not needed. */
+/* Small products feel divisions: in 32 bits, and only necessary ones. */
 static dti_gemm_plan DTI_G(plan)(const dti_gemm_block *g) {
     dti_gemm_plan plan;
     DTI_G(plan_b)(g, &plan);
@@ -341,7 +342,7 @@ static dti_gemm_plan DTI_G(plan)(const dti_gemm_block *g) {
     return plan;
 }
 
-/* Fetches where a tile's sums go: C, or what their strip is finished to. */
+/* Prefetches where a tile's sums go: C, or the output of their strip. */
 DTI_INLINE void DTI_G(fetch_tile)(const dti_gemm_strip *strip, const dti_gemm_chunk *chunk,
                                   const dti_gemm_out *out, int64_t i, int64_t j, int rows) {
     const char *to = strip ? strip->to + i * strip->to_row + j * strip->to_bytes : (char *)out->c;
@@ -500,7 +501,7 @@ static bool DTI_G(small)(const dti_gemm_block *g, const dti_gemm_plan *plan, dti
 static void DTI_G(walk)(const dti_gemm_block *g, float *scratch) {
     const dti_gemm_plan plan = DTI_G(plan)(g);
     dti_gemm_chunk chunk = {.pack_b = plan.pack_b, .c_row = g->c_row, .c_col = g->c_col};
-    chunk.far = plan.words * g->n > 128 * 128; /* L1 and L2 have what is less */
+    chunk.far = plan.words * g->n > 128 * 128; /* smaller ones are in L1 and L2 */
     if (DTI_G(small)(g, &plan, &chunk, scratch + DTI_GEMM_PACKED_A(plan.chunk)))
         return;
     if (g->strip)

@@ -21,7 +21,7 @@
 DTI_HALF_ARRAYS(bf16)
 DTI_HALF_ARRAYS(f16)
 
-/* What lies between the largest number of bf16 and infinity is cut off. */
+/* Values between the largest number of bf16 and infinity are cut off. */
 DTI_INLINE DTI_H(half) DTI_H(bf16_drawn)(DTI_H(f32) x, DTI_H(i32) draw) {
     const DTI_H(i32) bits = (DTI_H(i32))x, size = bits & 0x7FFFFFFF;
     const DTI_H(i32) up = draw & (DTI_H(i32))(size < 0x7F7F0000);

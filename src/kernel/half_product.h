@@ -12,7 +12,7 @@ static int64_t dti_half_block_floats(int64_t m, int64_t n, int64_t k);
 static void dti_half_block_run(const struct dti_isa_kernels *k, const dti_half_block *g,
                                float *scratch);
 
-/* Element i of memory of that type. */
+/* Element i of memory of the given type. */
 static void *dti_half_at(const void *base, dt_dtype type, int64_t i) {
     return (char *)(uintptr_t)base + dti_bytes(type, (uint64_t)i);
 }

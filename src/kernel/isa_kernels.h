@@ -4,7 +4,7 @@
 
 #include "isa_list.h"
 #define DTI_ISA_FUNCTION(kind, type, name) static dti_##type##_fn DTI_##kind(name)
-/* Of a feature that can be left out (base/optional.h). */
+/* For a feature that can be left out (base/optional.h). */
 #define DTI_ISA_FUNCTION_OF(feature, kind, type, name) DTI_ISA_FUNCTION(kind, type, name)
 
 typedef struct dti_isa_kernels {
@@ -19,7 +19,7 @@ typedef struct dti_isa_kernels {
     dti_binary_fn *binary[DTI_B_COUNT];
     dti_optim_constants_fn *optim_constants[DTI_OPTIM_KINDS]; /* by dt_optim_kind */
     dti_optim_update_fn *optim_update[DTI_OPTIM_KINDS];
-    dti_optim_measure_fn *optim_measure[DTI_OPTIM_KINDS]; /* of those that need whole parameters */
+    dti_optim_measure_fn *optim_measure[DTI_OPTIM_KINDS]; /* for those that need whole parameters */
     dti_gemm_block_fn *gemm_pairs;      /* of bf16 with bf16; NULL: they are widened */
     const dti_conv_kernels *conv;       /* through dti_conv_run() and dti_conv_dw_run() */
     const dti_conv_kernels *conv_pairs; /* of words of bf16; NULL: they are widened */
@@ -27,7 +27,7 @@ typedef struct dti_isa_kernels {
     dti_narrow_fn *narrow[DT_F16 + 1];
 } dti_isa_kernels;
 
-/* The set of that number, if it is one of x86's; NULL. */
+/* The set of that number, if it is one of x86's; else NULL. */
 static const dti_isa_kernels *dti_isa_kernels_x86(int isa);
 /* Threads: any. Never NULL. */
 static const dti_isa_kernels *dti_isa_kernels_select(int isa_max);

@@ -1,10 +1,9 @@
-/* Moments of 8 bits: codes of the values that a float can have in a block (optim/stored.c makes the
- * map). */
+/* Moments of 8 bits: codes for the values of floats in a block (optim/stored.c makes the map). */
 
 #define DTI_MAP8_LINES 8
 
-/* Codes are between the borders of lines. On line i a number y in [0, 1] has the code that y *
- * slope[i] + offset[i] begins with, at most limit[i]. */
+/* Codes lie between the borders of lines. On line i a number y in [0, 1] has the code floor(y *
+ * slope[i] + offset[i]), at most limit[i]. */
 typedef struct dti_map8 {
     float size[256];                  /* by code its value */
     float border[DTI_MAP8_LINES - 1]; /* above border[i] line i + 1 begins */

@@ -1,4 +1,4 @@
-/* map8.h for one instruction set. Lanes are apart, so all widths give the same bits. */
+/* map8.h for one instruction set. Lanes are independent, so all widths give the same bits. */
 
 typedef uint8_t DTI_ISA(dti_map8_codes) __attribute__((vector_size(DTI_LANES)));
 

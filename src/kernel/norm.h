@@ -1,5 +1,5 @@
 /* Vector kernels of the normalisations. An operand with a step is an array where that is 1, and one
- * float where it is 0. Sums: two of 16 lanes take turns over blocks of 16 floats, then the tree of
+ * float where it is 0. Sums: two of 16 lanes alternate over blocks of 16 floats, then the tree of
  * simd_body.h; such runs are added in double, and so are runs of DTI_SUM_CHAIN rows of columns. */
 
 /* sums += (sum of x - mean, sum of its squares) */

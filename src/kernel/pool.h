@@ -1,5 +1,5 @@
-/* Pooling's vector kernels: n windows beside each other that are whole along the row, kh x kw
- * elements each, rows x_row apart, windows `stride` apart. */
+/* Pooling's vector kernels: n neighbouring windows, whole along the row, of kh x kw elements each.
+ * Rows are x_row apart, windows `stride`. */
 
 /* y[j] = the largest of window j, or NaN if there is one; at[j] = its place from the window's first
  * element: the first of equals, the last of NaNs. y or at may be NULL. */

@@ -25,7 +25,7 @@ DTI_INLINE DTI_NF DTI_N(pool_load)(const float *p, int64_t stride, int n) {
     return DTI_N(load)(t);
 }
 
-/* By bits: a comparison with a NaN is not to be relied on under -ffast-math. */
+/* By bits: under -ffast-math a comparison with a NaN is not reliable. */
 DTI_INLINE DTI_NM DTI_N(is_nan)(DTI_NF x) {
     return DTI_N(ilt)(DTI_N(iset1)(0x7f800000),
                       DTI_N(iand)(DTI_N(bits)(x), DTI_N(iset1)(0x7fffffff)));

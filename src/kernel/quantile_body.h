@@ -1,7 +1,7 @@
 /* Quantiles of the normal distribution in vectors of doubles: DTI_ND has DTI_LANES / 2 lanes. They
- * are base/rng.c's, bit for bit: the same operations in the same order, which round the same in a
- * vector. A p near an end (15 % of all) goes through a logarithm: those are gathered, so that a
- * vector does one thing. A set without vectors of FMA asks rng.c. */
+ * are base/rng.c's, bit for bit: the same operations in the same order. A p near an end (15 % of
+ * all) needs a logarithm: those are gathered, so that all lanes do the same. A set without vectors
+ * of FMA uses rng.c. */
 
 DTI_ISA_FUNCTION(N, quantile, normal_quantile);
 #if DTI_LANES == 4
@@ -45,7 +45,7 @@ DTI_INLINE void DTI_N(dstore)(double *y, DTI_ND x) {
     *(DTI_NDA *)y = x;
 }
 
-/* A whole number below 2^52 as a double, exactly: as the last bits of 2^52, which is taken off. */
+/* A whole number below 2^52 as a double, exactly: the last bits of 2^52 + x, minus 2^52. */
 DTI_INLINE DTI_ND DTI_N(dfrom)(DTI_NDU x) {
     DTI_ND r = (DTI_ND)(x | 0x4330000000000000u);
     DTI_HIDE(r);
@@ -101,7 +101,7 @@ DTI_INLINE DTI_ND DTI_N(quantile_tail)(DTI_ND p, DTI_NDU *far) {
     return (DTI_ND)((DTI_NDU)z ^ 0x8000000000000000u ^ sign);
 }
 
-/* Of a block; the middle's formula first, for all. */
+/* For a block; first the middle's formula, for all. */
 static void DTI_N(quantile_block)(double *z, const double *p) {
     double end[DTI_QUANTILE_BLOCK + DTI_QUANTILE_LANES], tail[DTI_QUANTILE_LANES];
     uint64_t far[DTI_QUANTILE_LANES];

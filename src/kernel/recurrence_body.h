@@ -3,14 +3,14 @@
 DTI_INLINE DTI_EF DTI_E(cell_at)(const float *p, int64_t run, int64_t i, int64_t n) {
     return DTI_E(get)(p + run * n + i, n - i);
 }
-/* What comes of the input and of the state, for gate `run`. */
+/* The input's and the state's part, for gate `run`. */
 DTI_INLINE DTI_EF DTI_E(cell_sum)(const dti_cell *a, int64_t run, int64_t i) {
     return DTI_E(add)(DTI_E(cell_at)(a->x, run, i, a->n), DTI_E(cell_at)(a->w, run, i, a->n));
 }
 DTI_INLINE void DTI_E(cell_put)(float *p, int64_t run, int64_t i, int64_t n, DTI_EF x) {
     DTI_E(put)(p + run * n + i, x, n - i);
 }
-/* What belongs to units [i, i + lanes) of the next cell. */
+/* The values of units [i, i + lanes) of the next cell. */
 DTI_INLINE void DTI_E(cell_fetch)(const dti_cell_run *ahead, int64_t i) {
     for (int r = 0; r < 2; r++)
         for (int64_t at = i * ahead[r].unit; at < (i + DTI_E_LANES) * ahead[r].unit; at += 64)

@@ -50,7 +50,7 @@ typedef float DTI_NA __attribute__((vector_size(DTI_LANES * 4), aligned(4), may_
 #define DTI_KEEP(x) ((void)0)
 #endif
 
-/* ---- native: what every set says the same way */
+/* ---- native: code that is the same in every set */
 DTI_INLINE DTI_NF DTI_N(load)(const float *p) {
     return *(const DTI_NA *)p;
 }
@@ -93,7 +93,8 @@ DTI_N1(DTI_NF, from_int, DTI_NI, __builtin_convertvector(x, DTI_NF))
 /* Toward zero; x must be within int32. */
 DTI_N1(DTI_NI, to_int, DTI_NF, __builtin_convertvector(x, DTI_NI))
 
-/* ---- native: what differs. DTI_MM(name): the intrinsic of AVX2 or AVX-512 for whole vectors. */
+/* ---- native: code that differs. DTI_MM(name): the intrinsic of AVX2 or AVX-512 for whole
+ * vectors. */
 #undef DTI_MM
 #undef DTI_MMF
 #undef DTI_MMD
@@ -270,8 +271,8 @@ DTI_INLINE void DTI_N(turn4)(DTI_NI r[4]) {
 #endif
 }
 
-/* r[j][i] = src[i * row + j]. Loads bring 128 bits to where they belong, for which shuffles have
- * but one port; pointers that move keep compilers from setting up one for each row. */
+/* r[j][i] = src[i * row + j]. Loads bring 128 bits to their place, because shuffles have only one
+ * port. Moving pointers keep compilers from setting up one for each row. */
 DTI_INLINE void DTI_N(load_turned)(const float *src, int64_t row, DTI_NF r[DTI_LANES]) {
     const float *from[DTI_LANES / 4]; /* row i, 4 + i, 8 + i... */
     DTI_NI t[DTI_LANES];

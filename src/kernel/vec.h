@@ -1,6 +1,6 @@
 /* Flat kernels over contiguous floats: elementwise maps, rows, columns, optimizers, dropout. No
  * pointer needs alignment; a destination may be one of the sources unless a line says otherwise.
- * Sum-order class "16-lane rows": four sums of 16 lanes take turns over blocks of 16 floats; they
+ * Sum-order class "16-lane rows": four sums of 16 lanes alternate over blocks of 16 floats; they
  * are added as (0 + 2) + (1 + 3), then the lanes as the tree of simd_body.h. That is a run of up to
  * 64 * DTI_SUM_CHAIN floats; the sums of runs are added in double, in their order. */
 
@@ -38,7 +38,7 @@ typedef void dti_narrow_sums_fn(float *y, const double *sums, int64_t n, float s
 /* y += a * x */
 typedef void dti_axpy_fn(float *y, float a, const float *x, int64_t n);
 
-/* What all blocks of a parameter have in common in a step; see shaders/lib/optim_body.h. */
+/* The values that all blocks of a parameter share in a step; see shaders/lib/optim_body.h. */
 typedef struct dti_optim_rates_f32 {
     float words[DTI_GROUP_WORDS];
     float constants[DTI_OPTIM_CONSTANTS];
@@ -51,7 +51,7 @@ typedef void dti_optim_constants_fn(dti_optim_rates_f32 *r);
  * such moment. */
 typedef void dti_optim_update_fn(float *const v[DTI_OPTIM_VALUES], const float *g, int64_t n,
                                  const dti_optim_rates_f32 *r);
-/* What is measured of n elements, to a and b; changes nothing else (optim_whole_body.h). */
+/* Measures n elements, to a and b; changes nothing else (optim_whole_body.h). */
 typedef void dti_optim_measure_fn(float *const v[DTI_OPTIM_VALUES], const float *g, int64_t n,
                                   const dti_optim_rates_f32 *r, float *a, float *b);
 

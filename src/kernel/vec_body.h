@@ -42,8 +42,8 @@ static void DTI_V(axpy)(float *y, float a, const float *x, int64_t n) {
     }
 }
 
-/* ---- rows. A run is what no lane adds up more than DTI_SUM_CHAIN elements of; runs are added in
- * double, so the error of a sum does not grow with its length. */
+/* ---- rows. In a run no lane adds more than DTI_SUM_CHAIN elements. Runs are added in double, so
+ * the error of a sum does not grow with its length. */
 DTI_INLINE DTI_VF DTI_V(fold_term)(DTI_VF x, DTI_VF sum, bool squares) {
     return squares ? DTI_V(fma)(x, x, sum) : DTI_V(add)(sum, x);
 }
@@ -81,7 +81,7 @@ static float DTI_V(row_sum_sq)(const float *x, int64_t n) {
     return DTI_V(fold_runs)(x, n, true);
 }
 
-/* The largest; NaN where there is one; -infinity of nothing. */
+/* The largest; NaN if there is one; -infinity without elements. */
 DTI_ISA_FUNCTION(V, fold, row_max);
 static float DTI_V(row_max)(const float *x, int64_t n) {
     float t[32];
@@ -99,7 +99,7 @@ static float DTI_V(row_max)(const float *x, int64_t n) {
     return t[0];
 }
 
-/* The bits of the largest |x|; of infinity or NaN where there is one. */
+/* The bits of the largest |x|; of infinity or NaN if there is one. */
 DTI_ISA_FUNCTION(V, largest, row_largest);
 static uint32_t DTI_V(row_largest)(const float *x, int64_t n) {
     const DTI_VI magnitude = DTI_V(iset1)(0x7fffffff);
@@ -124,7 +124,7 @@ static uint32_t DTI_V(row_largest)(const float *x, int64_t n) {
     return largest;
 }
 
-/* y = e^(x - most), where it is to be written; returns its sum, of one accumulator. */
+/* y = e^(x - most), to its output; returns its sum, of one accumulator. */
 DTI_INLINE float DTI_V(run_exp)(float *y, const float *x, int64_t n, const DTI_VF shift,
                                 const bool write) {
     DTI_VF sum = DTI_V(set1)(0);
@@ -348,9 +348,9 @@ DTI_INLINE void DTI_N(philox_round)(DTI_NI c[4], DTI_NI k0, DTI_NI k1) {
     c[3] = a;
 }
 
-/* Words of 4 * LANES elements in their order, from counter `at`. Lane 4q + j holds counter
- * at + j * LANES/4 + q, so that turn4 leaves the words where they belong. Rounds go over even and
- * odd lanes by themselves: of each 64 bits the first 32 count. */
+/* Words of 4 * LANES elements in their order, from counter `at`. Lane 4q + j holds counter at + j *
+ * LANES/4 + q, so that turn4 puts the words in place. Rounds go over even and odd lanes separately:
+ * of each 64 bits the first 32 count. */
 DTI_INLINE void DTI_N(philox)(uint32_t *words, uint64_t seed, uint64_t at, uint32_t step,
                               uint32_t stream) {
     DTI_NI c[4], odd[4], more;

@@ -67,7 +67,7 @@ DTI_NOINLINE void DTI_E(far_angles)(const DTI_EF *x, DTI_EF *r, DTI_EI *n) {
 #include "../../shaders/lib/optim_body.h"
 #undef DTI_OPTIM_PART
 
-#if DTI_LANES == 4 && DTI_X86 || DTI_LANES == 8 /* what rows take, on 16 lanes */
+#if DTI_LANES == 4 && DTI_X86 || DTI_LANES == 8 /* for rows, on 16 lanes */
 DTI_V1(DTI_VF, m_exp, DTI_VF)
 DTI_V1(DTI_VF, m_log, DTI_VF)
 DTI_V2(DTI_VF, m_pair_maximum, DTI_VF)

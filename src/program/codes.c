@@ -1,6 +1,6 @@
-/* The codes of a store's programs, by description. It owns them: programs of one description share
- * a code, since nothing changes one. A code at other shapes (.shapes) is kept after its last
- * program ends, as lengths and sizes recur; other codes are freed with it. */
+/* The codes of a store's programs, by description. It owns them. Programs of one description share
+ * a code, since a code never changes. A code at other shapes (.shapes) is kept after its last
+ * program ends, because lengths and sizes recur. Other codes are freed with their last program. */
 
 #define DTI_CODES_KEPT 32 /* that no program has: the oldest goes first */
 
@@ -9,7 +9,7 @@ struct dti_kept_code {
     const dti_code *code;
     uint32_t programs; /* that have it */
     bool stays;        /* without a program too */
-    size_t size;       /* of what follows: all that it was made of */
+    size_t size;       /* of the description that follows, from which it was made */
     char key[];
 };
 

@@ -339,7 +339,7 @@ static dt_result dti_program_skips(const dt_program *p) {
     return DT_OK;
 }
 
-/* What the store knows of parameters by a program of this code. */
+/* The store's facts about parameters of this code's program. */
 static void dti_store_keep(dt_store *s, const dti_code *code) {
     const uint32_t moments = code->has_optim ? dti_optim_moments(&code->optim) : 0;
     for (uint32_t i = 0; i < s->layout.param_count; i++) {

@@ -1,7 +1,7 @@
 /* A program: a code bound to a store's memory and to its own, and the step that it is in. Made by
- * compile.c, run by run.c and replica.c. It knows one device, and nothing of the job.
+ * compile.c, run by run.c and replica.c. It must not know the job, only one device.
  *
- * Who reads it begins with the store, and goes on here:
+ * Read the store first, and then these:
  *
  *   store/store.h       the store: values of parameters on a device
  *   store/store.c       creates, reads and hashes one
@@ -43,13 +43,13 @@ typedef struct dti_step_slot {
     /* the step under way */
     bool commits;
     bool made; /* it makes its gradients itself, so words of rows are valid after it */
-    double weights[DT_MAX_TERMS]; /* of the global batch, as given; 0 = own */
+    double weights[DT_MAX_TERMS]; /* of the global batch, as given; 0 = the program's own */
     double coefficients[DT_MAX_TERMS];
     double lr;
     float proven; /* DTI_STEP_PROVEN */
     uint64_t step;
     uint32_t micro, micros;     /* of the step under way */
-    dt_vulkan_semaphore signal; /* what the application waits for; semaphore 0: none, or done */
+    dt_vulkan_semaphore signal; /* the semaphore for the application; semaphore 0: none, or done */
 
     /* how it ended, until that is asked for */
     dt_report report;
@@ -72,12 +72,12 @@ struct dt_program {
     dti_step_slot *now;                   /* that the host writes inputs to, and drives */
     dti_step_slot *shown;                 /* whose outputs are read */
     bool *written;                        /* by binding: the host has written it */
-    uint64_t *stale; /* by binding: bit t: slot t has an older value of it, or none */
+    uint64_t *stale; /* by binding: bit t: slot t has an older value of it, or no value */
 
-    /* inflight.c's: `started` step slots from the oldest on have steps that were started as a whole
-     */
+    /* inflight.c's: `started` step slots from the oldest on have steps that were started as a
+     * whole */
     uint32_t oldest, started;
-    uint32_t ended;                 /* of these, have ended and were not asked for their reports */
+    uint32_t ended;                 /* of these, have ended, but their reports were not read */
     bool failed;                    /* a step before them was aborted: they do not run */
     dti_host_weights *host_weights; /* NULL: the device weighs losses */
 };
@@ -101,12 +101,12 @@ static inline bool dti_is_concurrent(const dt_program *p) {
     return p->code && p->code->desc.concurrent;
 }
 
-/* Where the store says which program of its kind has a step under way. */
+/* The store's pointer to the program of its kind that has a step under way. */
 static inline dt_program **dti_running_of(const dt_program *p) {
     return dti_is_concurrent(p) ? &p->store->reading : &p->store->running;
 }
 
-/* The program that has a step under way; NULL: none has. */
+/* The program that has a step under way; NULL: no program. */
 static inline dt_program *dti_store_open(const dt_store *s) {
     return s->running ? s->running : s->reading;
 }
@@ -121,7 +121,7 @@ static inline bool dti_drive_is_busy(const dt_program *p) { /* something started
 static void dti_drive_open(dt_program *p, uint32_t first, uint32_t end);
 /* Starts the next segments, which the device takes as one piece. */
 static dt_result dti_drive_start(dt_program *p, uint32_t count);
-/* Starts what is expected to take `ms`, but something, and nothing of segment `end`. */
+/* Starts work for about `ms`, at least something, and nothing of segment `end`. */
 static dt_result dti_drive_part(dt_program *p, uint32_t end, double ms);
 /* The next segment was started in part. */
 static inline bool dti_drive_inside(const dt_program *p) {
@@ -132,9 +132,9 @@ static dt_result dti_drive_reach(dt_program *p, uint32_t segment); /* waits for 
 static dt_result dti_drive_wait(dt_program *p);                    /* for all that was started */
 static void dti_drive_close(dt_program *p);
 static dt_result dti_drive_drop(dt_program *p, dt_result result);
-/* Runs what is left of a step that was advanced; it is then DONE, and still open. */
+/* Runs the rest of a step that was advanced; it is then DONE, and still open. */
 static dt_result dti_drive_rest(dt_program *p);
-/* A segment outside of any step: weigh's. Waits for it. */
+/* A segment outside of any step: that of loss weights. Waits for it. */
 static dt_result dti_drive_alone(dt_program *p, uint32_t segment);
 
 /* ---- inflight.c: steps started ahead of those under way */
@@ -164,22 +164,22 @@ static inline uint32_t dti_program_segments(const dt_program *p) { /* forward an
 static inline uint32_t dti_program_forward(const dt_program *p) { /* forward ones */
     return p->code->forward_segments;
 }
-/* Those, and what a split backward part gives first. */
+/* Those, and the sent part of a split backward part. */
 static uint32_t dti_program_leaving(const dt_program *p);
 /* The host's side of OUT. */
 static inline const uint32_t *dti_program_out(const dt_program *p) {
     return p->store->device->backend->memory_host(p->now->memories[DTI_ARENA_OUT]);
 }
-/* What a piece of the newest run has in OUT: of statistics, `channels` pairs (mean, variance). */
+/* A piece's statistics in OUT, of the newest run: `channels` pairs (mean, variance). */
 static inline const float *dti_program_words(const dt_program *p, dti_out_words at,
                                              uint32_t piece) {
     return (const float *)(const void *)(dti_program_out(p) + at.word + piece * at.stride);
 }
-/* Where a sync point's value is to come. */
+/* Where the caller writes a sync point's value. */
 static float *dti_program_value(const dt_program *p, const dti_sync_point *m);
 /* The host's side of the gradients: slots one after the other. */
 static float *dti_program_gradients(dt_program *p);
-/* Of a piece of the newest run: a loss's or metric's (sum, weight). */
+/* For a piece of the newest run: a loss's or metric's (sum, weight). */
 static void dti_program_term(const dt_program *p, uint32_t term, uint32_t piece, double pair[2]);
 /* Whether the inputs decide a loss's weight, so that they must be written before weigh. */
 static inline bool dti_program_weighs(const dt_program *p) {
@@ -189,7 +189,7 @@ static bool dti_program_weighs_by(const dt_program *p, const dti_binding *bindin
 /* Whether an input is checked when it is written: a class number or an index. */
 static bool dti_program_labels(const dt_program *p);
 /* Adds the weights of each piece's losses to weights[piece * DT_MAX_TERMS + loss]; without slices
- * all is one piece. Of what dti_host_weights_write wrote, if the host weighs. */
+ * all is one piece. If the host computes weights: of the inputs of dti_host_weights_write. */
 static dt_result dti_program_weigh(dt_program *p, double *weights);
 /* dt_program_run with weights of the batch that may be 0, as where no target counts. */
 static dt_result dti_program_run_weighed(dt_program *p, const dt_step_desc *step,
@@ -200,14 +200,14 @@ static void dti_program_set_weights(dt_program *p, const double *weights);
 static dt_result dti_program_begin_commit(dt_program *p, const dt_step_desc *step);
 /* Ends a run that does not commit. */
 static dt_result dti_program_end(dt_program *p);
-/* With units first: the pairs of its own blocks. Those of all are to be there for the next. */
+/* With units first: writes the pairs of its own blocks. The next function needs those of all. */
 static dt_result dti_program_measure(dt_program *p);
 /* The waits of the next two functions; each starts the work if it has not started. update: both at
  * once; the device skips the update if a value is not finite. */
 static dt_result dti_program_validate_start(dt_program *p, bool update);
 static dt_result dti_program_commit_start(dt_program *p);
-/* All of the commit that writes nothing; *norm is the gradient's. *faulty: it is not finite, or
- * what the update would write is not. */
+/* The part of the commit that writes nothing; *norm is the gradient's. *faulty: the norm, or a
+ * value that the update would write, is not finite. */
 static dt_result dti_program_validate(dt_program *p, double *norm, bool *faulty);
 /* After it: the update. Starts it and waits. */
 static dt_result dti_program_commit(dt_program *p);
@@ -216,11 +216,12 @@ static dt_result dti_program_commit(dt_program *p);
  * rows, so its ops can be searched. */
 static const char *dti_program_attribute(dt_program *p, bool ran);
 
-/* ---- host_weights.c: only of a device that runs on its own, and where targets are inputs */
+/* ---- host_weights.c: only for a device that runs on its own, and if targets are inputs */
 /* MEMORY; after it p->host_weights may be NULL */
 static dt_result dti_host_weights_make(dt_program *p);
 static void dti_host_weights_free(dt_program *p);
-/* Checks labels as dt_program_write does, and keeps what is weighed. It waits for no step. */
+/* Checks labels as dt_program_write does, and keeps the inputs for weights. It waits for no
+ * step. */
 static dt_result dti_host_weights_write(dt_program *p, dt_tensor x, const void *data, size_t bytes,
                                         const uint32_t *rows);
 static void dti_host_weights_copy(dt_program *p, const dti_binding *binding, const void *data);
@@ -230,7 +231,7 @@ static dt_result dti_host_weights_run(const dt_program *p, const uint32_t **out)
 static dt_result dti_step_slot_offload(dt_program *p, dti_step_slot *t);
 static void dti_step_slot_offload_free(const dt_program *p, dti_step_slot *t);
 static dt_result dti_offload_start(dt_program *p, uint32_t first, uint32_t count);
-static char *dti_program_in(const dt_program *p); /* where the commit finds what the host gives */
+static char *dti_program_in(const dt_program *p); /* where the commit finds the host's values */
 
 /* ---- micro_slots.c: a program of a stage, in which several micro-batches are alive at once. Each
  * has a micro-batch slot of its own: transients, inputs and outputs. One at a time is the program's
@@ -251,7 +252,7 @@ static dt_result dti_micro_slot_begin(dt_program *p, const dt_step_desc *step,
  */
 static dt_result dti_micro_slot_run(dt_program *p, uint32_t segments);
 static void dti_micro_slot_end(dt_program *p); /* a micro-batch that no update follows */
-/* Bytes of transients that it has for itself, over its micro-batch slots. */
+/* Bytes of transients of its own, over its micro-batch slots. */
 static inline uint64_t dti_micro_slot_transients(const dt_program *p) {
     const uint32_t slots = p->code->has_gradients ? p->step_slot_count : !p->borrows;
     return p->code->transient_bytes * slots;
@@ -278,8 +279,8 @@ static bool dti_update_fault(dt_program *p, dt_report *r, const char *kept);
 
 /* ---- run.c: ends a step that has begun to write to the store */
 static void dti_step_settle(dt_program *p);
-/* Finds what made a step not finite, for the report. segments: how many of the forward and backward
- * ones may have made it. */
+/* Finds why a step is not finite, for the report. segments: the number of forward and backward ones
+ * that may be the reason. */
 static dt_result dti_step_fault(dt_program *p, dt_report *r, uint32_t segments);
 /* In two parts, for parameters that are gathered. First the first launch of segments [from, end)
  * that gave such a value, or UINT32_MAX; then the name of its op. */

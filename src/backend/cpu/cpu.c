@@ -3,7 +3,7 @@
  * some items of a launch; parts are timed, so that later parts fit. The host writes IN and reads
  * OUT directly, so uploads and downloads do nothing. */
 
-#define DTI_CPU_PART_MS 0.5    /* of items that are run at once, by what is known */
+#define DTI_CPU_PART_MS 0.5    /* of items that are run at once, by estimate */
 #define DTI_CPU_PART_FLOPS 4e6 /* a product is cut into items of this number */
 #define DTI_CPU_PARTS_MAX 1024
 #define DTI_CPU_FLOPS_PER_MS 1e6 /* until a launch has been timed */
@@ -102,8 +102,8 @@ static void dti_cpu_exec_destroy(dti_exec *exec) {
     DTI_FREE(x->base, x->tasks, x->ms, x->scratch, x);
 }
 
-/* Products and convolutions have items for as many threads as there are: for parts, as if there
- * were more. No bit depends on it. */
+/* Products and convolutions have items for the number of threads. For parts they are cut as if
+ * there were more. No bit depends on it. */
 static int dti_cpu_part_threads(const dti_launch *l, int threads) {
     const double parts = (double)dti_launch_effort(l, 0, 1).flops / DTI_CPU_PART_FLOPS;
     return DTI_MAX(threads, (int)DTI_MIN(parts, (double)DTI_CPU_PARTS_MAX));

@@ -1,4 +1,5 @@
-/* What those above ask of the CPU backend by name. */
+/* Functions of the CPU backend that the layers above call by name. */
 
-/* Of a device that is the CPU: for hosts that compute what its launches would, in their bits. */
+/* For a device that is the CPU: for hosts that compute what its launches would, with the same
+ * bits. */
 static const dti_isa_kernels *dti_cpu_kernels(const dti_device *device);

@@ -50,7 +50,7 @@ typedef struct dti_vk_options {
     const dt_vulkan_desc *host;
     const void *cache; /* blob of dti_vk_cache_export, or NULL; must outlive the instance */
     size_t cache_bytes;
-    bool validation; /* the Khronos layer where there is one; its messages go to the log */
+    bool validation; /* the Khronos layer if it exists; its messages go to the log */
     bool no_fast;    /* only the portable kernels */
     dt_kernel_check kernel_check;
     bool direct;     /* tests: in spite of no_unified, IN is written to where it lies */

@@ -1,11 +1,11 @@
 /* The one state machine of a step: which of its segments were started, and which have ended.
- * dt_program_run, the step cut open and a replica's step all drive it, and nothing else touches a
- * device's queue.
+ * dt_program_run, a step in parts (dt_program_begin) and a replica's step all drive it. Nothing
+ * else touches a device's queue.
  *
- *   closed -- open --> ready -- start --> busy -- poll, reach, wait --> ready -- close --> closed
+ * closed -- open --> ready -- start --> busy -- poll, reach, wait --> ready -- close --> closed
  *
  * `part` starts less than a segment, so the next start begins inside of one. `drop` leads to closed
- * from any state, and so does every error: a step on a lost device is over. */
+ * from any state, and so does every error: a step on a lost device has ended. */
 
 static void dti_drive_open(dt_program *p, uint32_t first, uint32_t end) {
     p->now->at = first;
@@ -27,7 +27,7 @@ static dt_result dti_drive_signal(dt_program *p) {
 }
 
 static void dti_drive_close(dt_program *p) {
-    dti_drive_signal(p); /* of a step that ends early; on a lost device nobody can */
+    dti_drive_signal(p); /* of a step that ends early; impossible on a lost device */
     p->now->busy = false;
     *dti_running_of(p) = NULL;
 }

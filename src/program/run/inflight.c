@@ -49,8 +49,8 @@ static dt_result dti_step_not_run(dt_program *p, dt_report *r) {
         (unsigned long long)p->now->step);
 }
 
-/* Waits for the oldest that has not ended, and does what its end means. What it has to say is kept
- * until it is asked for. */
+/* Waits for the oldest step that has not ended, and handles its end. Its report is kept until it is
+ * read. */
 static dt_result dti_inflight_settle(dt_program *p) {
     dti_step_slot *next = p->now, *t = dti_step_slot_ahead(p, p->ended);
     p->now = t;

@@ -61,8 +61,8 @@ static bool dti_program_labels(const dt_program *p) {
     return any;
 }
 
-/* A piece's weight has its own place. That of all pieces is where weights are put, also where the
- * term itself differs from piece to piece. */
+/* A piece's weight has its own place. The weight of all pieces is where weights are put, even if
+ * the term itself differs from piece to piece. */
 static double dti_program_weight(const dt_program *p, const uint32_t *out, uint32_t loss,
                                  uint32_t piece) {
     const dti_code *code = p->code;

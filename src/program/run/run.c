@@ -1,5 +1,5 @@
-/* Running a program: inputs in, segments in order, outputs and the report out. dt_program_begin,
- * _advance and _end are the step cut open; dt_program_run is the three in one. Nothing here
+/* Runs a program: inputs in, segments in order, outputs and the report out. dt_program_begin,
+ * _advance and _end are the parts of a step; dt_program_run is all three. Nothing here
  * allocates. */
 
 /* ---- bindings */
@@ -175,7 +175,8 @@ static dt_result dti_step_shares(const dt_program *p, const dt_program *other) {
             : ", or create this one with .concurrent, as it does not train");
 }
 
-/* Of a program of .concurrent: its own step must not be left half done, as a commit may follow. */
+/* For a program of .concurrent: its own step must not stay half done, because a commit may
+ * follow. */
 static dt_result dti_step_beside(const dt_program *p, const dt_program *other, bool whole) {
     if (!whole)
         return dti_fail(p->base, DT_ERROR_INVALID,
@@ -439,7 +440,7 @@ DTI_PUBLIC_REPORT(dt_program_cancel, (dt_program * p, dt_report *report), p, DTI
 
 /* ---- the report */
 
-/* Where nothing weighs there is no value: 0. A weight that is a NaN is not nothing. */
+/* Without weight there is no value: 0. A NaN weight counts as a weight. */
 static double dti_term_value(double sum, double weight) {
     const bool weighs = weight > 0.0 || isnan(weight);
     return (weighs ? sum : 0.0) / (weighs ? weight : 1.0); /* not 0 / 0, which no mode may see */
@@ -609,7 +610,7 @@ static dt_result dti_step_finish(dt_program *p, dt_report *report) {
     if (p->now->made)
         dti_step_rows(p, true);
     const bool looks = p->now->commits || p->code->check_segment < p->code->commit_segment;
-    /* one whose own losses are not finite finds that too, where the micro-batch also commits */
+    /* a slot whose own losses are not finite also finds that, if the micro-batch commits */
     if (looks && p->failed && status[DTI_STATUS_ABORT] == DTI_ABORT_BEHIND)
         return dti_step_not_run(p, r);
     dti_report_fill(p, status, r);

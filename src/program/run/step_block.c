@@ -1,4 +1,5 @@
-/* The step block, at the head of IN: what launches read of dt_step_desc and of the optimizer. */
+/* The step block, at the head of IN: the values of dt_step_desc and of the optimizer that launches
+ * read. */
 
 static void dti_word_f32(uint32_t *words, uint32_t at, double value) {
     float f = (float)value;

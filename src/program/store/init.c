@@ -1,6 +1,6 @@
 /* Initial values of a store's parameters, drawn in double from the counter-based generator: key =
  * seed, stream = the parameter's index, counter = the element. Most are made piece by piece; a few
- * kinds look at a whole parameter. */
+ * kinds need a whole parameter. */
 
 static void dti_init_fans(dt_shape s, double *fan_in, double *fan_out) {
     double rest = 1.0;

@@ -23,7 +23,7 @@ static dt_result dti_offload_arenas(dt_store *s) {
     return result;
 }
 
-/* Compiles the commits that there are again, over `memory`; or, where one could not be, none. */
+/* Compiles the existing commits again, over `memory`; if one fails, none. */
 static dt_result dti_offload_rebuild(dt_store *s, dti_memory *memory) {
     const dti_backend *b = s->host->backend;
     dti_memory *old = s->memories[DTI_ARENA_STATE];
@@ -83,7 +83,7 @@ static dt_result dti_offload_start(dt_program *p, uint32_t first, uint32_t count
     return s->host->backend->exec_start(p->now->host, first, count);
 }
 
-/* Where what the commit's launches make in between ends. */
+/* The end of the intermediate values of the commit's launches. */
 static uint64_t dti_offload_transients(const dti_code *code) {
     uint64_t end = DTI_PLACE_ALIGN;
     for (uint32_t i = code->host_first; i < code->list.launch_count; i++) {
@@ -104,7 +104,7 @@ static dt_result dti_step_slot_offload_memories(dt_program *p, dti_step_slot *t)
                                         &m[DTI_ARENA_TRANSIENT]);
     if (!result)
         result = b->memory_over(s->host, p->code->table, p->code->table_bytes, &m[DTI_ARENA_TABLE]);
-    if (!result) /* of its own: where the device's is written to, reading may be slow */
+    if (!result) /* in its own memory: reading where the device's is written may be slow */
         result = b->memory_create(s->host, p->code->in_bytes, DTI_MEMORY_IN, &m[DTI_ARENA_IN]);
     if (!result)
         result = b->memory_over(s->host, device->memory_host(t->memories[DTI_ARENA_OUT]),

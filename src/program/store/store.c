@@ -441,8 +441,7 @@ static dt_result dti_store_copy_check(const dt_store *from, const dt_store *to) 
     DTI_TRY(dti_check_forked(from->base));
     if (from->graph != to->graph)
         return dti_fail(from->base, DT_ERROR_INVALID,
-                        "dt_store_copy: the stores are of two graphs; make both with "
-                        "dt_store_create from one");
+                        "dt_store_copy: the stores have different graphs; create both from one");
     if (from->layout.dtype != to->layout.dtype)
         return dti_fail(from->base, DT_ERROR_UNSUPPORTED,
                         "dt_store_copy: .parameter_dtype is %s in one store and %s in the other; "

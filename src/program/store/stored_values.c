@@ -1,5 +1,5 @@
-/* Values that a store has in fewer bits, as floats or as they are stored. Of moments it may have a
- * part (ZeRO): whole blocks. */
+/* Values that a store keeps in fewer bits, as floats or as stored. It may have a part of the
+ * moments (ZeRO): whole blocks. */
 
 /* Where a parameter's part of an array lies. */
 typedef struct dti_stored_place {

@@ -1,12 +1,12 @@
-/* Vulkan devices: what each can do, as a dt_device_info, and opening one with a single compute
- * queue and every optional feature off; or taking the application's, of which has_float16 and the
- * like say what may be used there. Refuses a device below the portable core (128 invocations,
- * 16 KiB of shared memory, 4 storage buffers, 128 bytes of push constants), with the reason at the
- * end of its info's driver text. */
+/* Vulkan devices: their properties, as a dt_device_info, and opening one. A device has a single
+ * compute queue and no optional features. For the application's device, has_float16 and similar
+ * members say which features may be used. A device below the portable core (128 invocations, 16 KiB
+ * of shared memory, 4 storage buffers, 128 bytes of push constants) is not usable. The reason is at
+ * the end of its info's driver text. */
 
 /* ---- Describing ------------------------------------------------------------------------------ */
 
-/* What a device has, and what is chained to that. */
+/* A device's properties, and the structures chained to them. */
 static dti_VkPhysicalDeviceProperties2
 dti_vk_properties(dti_vk_instance *in, dti_VkPhysicalDevice physical, void *next) {
     dti_VkPhysicalDeviceProperties2 all = {
@@ -75,7 +75,7 @@ static void dti_vk_describe_driver(dti_vk_instance *in, int index,
 #define DTI_VK_FLOAT_CONTROLS "VK_KHR_shader_float_controls"
 #define DTI_VK_FEEDBACK "VK_EXT_pipeline_creation_feedback"
 
-/* Whether kernels may ask for it that signed zeros, infinities and NaN are what they are. */
+/* Whether kernels may request that signed zeros, infinities and NaN are preserved. */
 static bool dti_vk_preserves(dti_vk_instance *in, dti_VkPhysicalDevice physical) {
     dti_VkPhysicalDeviceFloatControlsProperties controls = {
         .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FLOAT_CONTROLS_PROPERTIES};

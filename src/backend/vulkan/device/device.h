@@ -1,5 +1,6 @@
 /* What the files of the Vulkan backend share: the instance, a device, memory and pipelines. The
- * function tables are called `vk` everywhere: tools/generate/vkdecl finds what is used by it. */
+ * function tables are called `vk` everywhere: tools/generate/vkdecl finds the used functions by
+ * that name. */
 
 #define DTI_VK_1_1 (1u << 22 | 1u << 12) /* versions as Vulkan packs them */
 #define DTI_VK_1_2 (1u << 22 | 2u << 12)
@@ -9,10 +10,10 @@
 /* The longest time that one submission keeps a device busy, by estimate. Drivers regard a device as
  * hung after 2 s, and an estimate may be wrong by a factor. */
 #define DTI_VK_SUBMISSION_MS 500.0
-#define DTI_VK_PART_LEAST_MS 0.05 /* what a submission is worth at least */
+#define DTI_VK_PART_LEAST_MS 0.05 /* the least work that is worth a submission */
 #define DTI_VK_PART_MS 0.5        /* a launch above it can be cut for a frame's budget (parts.c) */
 #define DTI_VK_STEP_MS 0.001      /* a pass of an inner loop that waits for memory, at most */
-/* Memory of a discrete GPU that the host can write is mostly a window of so much: not for us. */
+/* On a discrete GPU the host can mostly write only a window of this size: it is not used. */
 #define DTI_VK_WINDOW_BYTES ((uint64_t)256 << 20)
 #define DTI_VK_GROUPS_MAX 65535u /* per axis; the portable core's limit, used everywhere */
 
@@ -55,7 +56,7 @@ typedef struct dti_vk_memory {
     dti_vk_device *device;
     uint64_t bytes;
     dti_vk_buffer buffer;  /* the device's side; the host's too when it is mapped */
-    dti_vk_buffer staging; /* the host's side otherwise, but of DEVICE; handle 0 = none */
+    dti_vk_buffer staging; /* else the host's side, except of DEVICE; handle 0 = none */
     uint64_t at;           /* offset in the buffer: only for the application's */
     bool external;         /* by the application, which destroys it */
     dti_memory_kind kind;
@@ -64,8 +65,8 @@ typedef struct dti_vk_memory {
 typedef struct dti_vk_pipeline {
     uint32_t kernel, variant, local, types, spec[4];
     dti_VkPipeline handle;
-    /* While it is made: its module; what the driver said; whether it had it in its cache. sums: of
-     * an invocation, where the driver is to say whether they spill. */
+    /* While it is made: its module, the driver's result, and whether it was in the driver's cache.
+     * sums: of an invocation, if the driver is asked about spills. */
     uint32_t *words;
     dti_VkResult result;
     uint32_t sums;
@@ -80,7 +81,7 @@ typedef struct dti_vk_made {
 
 #define DTI_VK_VARIANTS_MAX 10 /* of one kernel */
 
-/* What the check of a variant on this device has said; it is written to disk. */
+/* The verdict on a variant on this device; it is written to disk. */
 typedef enum dti_vk_verdict {
     DTI_VK_UNCHECKED,
     DTI_VK_GOOD,
@@ -119,13 +120,13 @@ struct dti_vk_device {
     dti_vk_identity identity;
     bool software; /* all memory is host memory: arenas are mapped too */
     bool unified;  /* IN, OUT and EXCHANGE are one mapped buffer */
-    bool direct;   /* IN is: the host writes it where the device reads it */
+    bool direct;   /* IN is one: the host writes it where the device reads it */
     bool lost;
     bool feedback;       /* the driver reports whether a pipeline was in its cache */
     bool statistics;     /* the driver reports statistics of a pipeline (spills.c) */
     double flops_per_ms; /* that it makes at least, of kernels that fill it badly */
     double bytes_per_ms; /* that it reads and writes at least, of those that compute little */
-    uint64_t stamp_mask; /* the bits of the queue's clock; 0: it has none */
+    uint64_t stamp_mask; /* the bits of the queue's clock; 0: no clock */
     double stamp_ms;     /* of a tick */
     uint64_t bytes, alloc_calls;
     uint64_t submitted, finished; /* submission numbers; the queue finishes in order */
@@ -152,8 +153,7 @@ struct dti_vk_device {
     uint16_t asked[DTI_K_COUNT];
     uint32_t sums;
     dti_vk_forcing forcing;
-    /* Runs a segment of a program that is made for timing and says how long it took; tests put
-     * another in its place. */
+    /* Runs a segment of a program for timing and returns its time; tests replace it. */
     dt_result (*time_run)(dti_exec *exec, uint32_t variant, uint32_t segment, double *ms);
 };
 
@@ -188,9 +188,9 @@ static dt_result dti_vk_memory_write(dti_memory *memory, uint64_t offset, const 
 static dt_result dti_vk_memory_read(dti_memory *memory, uint64_t offset, void *data,
                                     uint64_t bytes);
 
-/* ---- grid.c: functions of a launch and what is known of a device */
+/* ---- grid.c: functions of a launch and a device's known properties */
 static uint32_t dti_vk_grid_variant(const dti_launch *launch, const dti_grid_device *device);
-/* dti_grid_device.sums, of a device that is not software: what vendors say of their registers. */
+/* dti_grid_device.sums, for a device that is not software: by the vendors' registers. */
 static uint32_t dti_vk_grid_sums(uint32_t vendor_id, uint32_t device_id);
 /* Those of an invocation of a variant. */
 #define DTI_VK_SUMS_MOST 64
@@ -219,8 +219,8 @@ static void dti_vk_layouts_destroy(dti_vk_device *device);
 /* The kernel's variant and its workgroup size: functions of shape and device only. */
 static uint32_t dti_vk_variant_of(const dti_vk_device *device, const dti_launch *launch);
 static uint32_t dti_vk_local_of(const dti_vk_device *device, uint32_t kernel, uint32_t variant);
-/* Asks for a pipeline: *index is its number at the device. local: invocations of a workgroup;
- * types: dti_vk_types_of its launch. */
+/* Wants a pipeline: *index is its number at the device. local: invocations of a workgroup; types:
+ * dti_vk_types_of its launch. */
 static dt_result dti_vk_pipeline_want(dti_vk_device *device, uint32_t kernel, uint32_t variant,
                                       uint32_t local, uint32_t types, const uint32_t spec[4],
                                       uint32_t *index);
@@ -258,10 +258,11 @@ typedef struct dti_vk_finding {
 /* The one check of a variant, for ./build.sh gpu too. An error: it could not be made. */
 static dt_result dti_vk_compare(dti_vk_device *device, uint32_t kernel, uint32_t variant,
                                 dti_vk_finding *finding);
-/* Takes a variant away; finding NULL: the driver cannot compile or run it, as the error says. */
+/* Stops using a variant; finding NULL: the driver cannot compile or run it, and the error says
+ * why. */
 static void dti_vk_strike(dti_vk_device *device, const dti_vk_shader *shader,
                           const dti_vk_finding *finding);
-/* Whether it may be run here at all; whether that would be fast is another question. */
+/* Whether it may run here at all; its speed is another question. */
 static bool dti_vk_fits(const dti_vk_device *device, uint32_t kernel, uint32_t variant);
 /* The variant that makes the launches for which this variant is meant: the fastest correct one.
  * Tests and times on the device if that was not done yet. */
@@ -271,7 +272,7 @@ static size_t dti_vk_verdicts_write(const dti_vk_device *device, void *out);
 static void dti_vk_verdicts_read(dti_vk_device *device, const void *data, size_t bytes);
 
 /* ---- self_test.c */
-/* DT_ERROR_DEVICE, with what differs, where the device does not compute what the host knows. */
+/* DT_ERROR_DEVICE, with the difference, if the device does not compute the known result. */
 static dt_result dti_vk_self_test(dti_vk_device *device);
 
 /* ---- command.c */
@@ -290,7 +291,7 @@ static dt_result dti_vk_sync(dti_device *device, const dt_vulkan_semaphore *wait
                              const dt_vulkan_semaphore *signal);
 /* Everything submitted so far is finished when this returns. */
 static dt_result dti_vk_drain(dti_vk_device *device);
-/* Memory barriers: all writes before (by kernels and copies) are seen by what comes after. */
+/* Memory barriers: all later commands see all earlier writes (by kernels and copies). */
 static void dti_vk_barrier_all(dti_vk_device *device, dti_VkCommandBuffer command);
 static void dti_vk_barrier_compute(dti_vk_device *device, dti_VkCommandBuffer command);
 static void dti_vk_barrier_host(dti_vk_device *device, dti_VkCommandBuffer command);
@@ -309,7 +310,7 @@ typedef struct dti_vk_access {
     uint32_t memory;
     bool write;
     uint64_t begin, end; /* bytes */
-    /* Of a period of bytes, from `begin` on, those that are touched; period 0: all. */
+    /* In each period of bytes, from `begin` on, those that are touched; period 0: all. */
     uint64_t period, from, to;
 } dti_vk_access;
 

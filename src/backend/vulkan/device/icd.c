@@ -9,7 +9,8 @@ enum {
     DTI_VK_MANIFEST_PATH = 512,
     DTI_VK_MANIFESTS_MAX = 32,
     DTI_VK_MANIFEST_BYTES = 1 << 16, /* larger files are not manifests */
-    DTI_VK_ICD_VERSION = 5           /* what we speak; drivers answer with what both do */
+    DTI_VK_ICD_VERSION = 5           /* our version; drivers answer with the one that both
+                                      * support */
 };
 
 typedef struct dti_vk_manifests {

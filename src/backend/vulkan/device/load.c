@@ -4,8 +4,8 @@
  * logged, and leaves the instance without devices. The application's instance is used unchanged; if
  * it lacks something, that is an error. */
 
-/* Where the loader may be; MoltenVK is a driver that is a loader of its own. dyld does not look
- * into Homebrew's folder. */
+/* Where the loader may be; MoltenVK is a driver that is a loader of its own. dyld does not search
+ * Homebrew's folder. */
 static const char *const dti_vk_libraries[] = {
 #if defined _WIN32
     "vulkan-1.dll",
@@ -155,7 +155,7 @@ static dti_VkDebugUtilsMessengerCreateInfoEXT dti_vk_messenger_info(dti_vk_insta
     };
 }
 
-/* Whether the layer and its way to speak are there; only a loader has layers. */
+/* Whether the layer and its messenger extension exist; only a loader has layers. */
 static bool dti_vk_want_validation(dti_vk_instance *in) {
     if (!in->options.validation)
         return false;

@@ -33,7 +33,7 @@ static uint32_t dti_vk_memory_type(const dti_vk_device *device, uint32_t allowed
     return found;
 }
 
-/* The one text for memory that is not there; type UINT32_MAX: the driver has none such. */
+/* The one text for missing memory; type UINT32_MAX: the driver has no such type. */
 static dt_result dti_vk_no_memory(dti_vk_device *device, uint64_t bytes, const char *what,
                                   uint32_t type) {
     uint32_t heap = device->heaps.memoryTypes[type == UINT32_MAX ? 0 : type].heapIndex;
@@ -229,7 +229,7 @@ static dt_result dti_vk_check_range(const dti_vk_memory *m, uint64_t offset, uin
                     (unsigned long long)m->bytes);
 }
 
-/* By the device's own commands, which have ended then. */
+/* By the device's own commands, which have ended on return. */
 static dt_result dti_vk_copy_now(dti_vk_device *device, const dti_vk_buffer *from, uint64_t from_at,
                                  const dti_vk_buffer *to, uint64_t to_at, uint64_t bytes) {
     DTI_TRY(dti_vk_command_begin(device, device->transfer));

@@ -1,5 +1,5 @@
-/* The modules of shader_table.h, which ./build.sh shaders packs, and what a driver is to keep of
- * one. A module is unpacked when a pipeline is made of it (unpack.c). */
+/* The modules of shader_table.h, which ./build.sh shaders packs, and the modes that a driver must
+ * preserve. A module is unpacked when a pipeline is made of it (unpack.c). */
 
 #define DTI_VK_SPIRV_HEADER 5 /* words before the first instruction */
 

@@ -3,8 +3,8 @@
  * run both sides of a branch that it cannot decide, so each kernel ran all of its variants. Other
  * values stay, and the driver gets the selectors' values too. */
 
-/* What is known of an id. SELECTOR: its number is the value. COMPOSITE: the value is where its
- * instruction stands. */
+/* A known fact about an id. SELECTOR: its number is the value. COMPOSITE: the value is where its
+ * instruction is. */
 typedef struct dti_spirv_id {
     enum {
         DTI_SPIRV_OTHER,
@@ -91,8 +91,7 @@ static void dti_spirv_emit(dti_spirv_module *m, const uint32_t *w, size_t size) 
     m->made += size;
 }
 
-/* A constant of the instruction's type and id. Of one whose type is not known nothing is
- * computed. */
+/* A constant with the instruction's type and id. If the type is not known, nothing is computed. */
 static void dti_spirv_emit_value(dti_spirv_module *m, const uint32_t *w, bool boolean,
                                  uint32_t value) {
     const uint32_t opcode = !boolean ? DTI_SPIRV_CONSTANT

@@ -8,7 +8,7 @@
 #define DTI_VK_TUNE_ROUNDS 4
 #define DTI_VK_TUNE_LONG_MS 20.0   /* a device that takes so long is not asked again */
 #define DTI_VK_TUNE_TIMES 4        /* the fastest one's time: more is given up */
-#define DTI_VK_TUNE_LEAST_MS 0.001 /* of a launch: what takes less does nothing */
+#define DTI_VK_TUNE_LEAST_MS 0.001 /* of a launch: shorter ones did nothing */
 
 enum { DTI_VK_TUNE_ONE, DTI_VK_TUNE_ALL, DTI_VK_TUNE_SEGMENTS };
 

@@ -1,6 +1,6 @@
 /* Command buffers, barriers, submission and waiting on the device's single queue. Only global
- * memory barriers are used: drivers act on stages, and one arena holds nearly everything. Waiting
- * looks at the fence for a moment and then sleeps; on a software driver it sleeps at once, since a
+ * memory barriers are used: drivers act on stages, and one arena holds nearly everything. A wait
+ * polls the fence for a moment and then sleeps. With a software driver it sleeps at once, because a
  * spinning thread would take its core. */
 
 static dt_result dti_vk_command_create(dti_vk_device *device, uint32_t count,

@@ -109,8 +109,8 @@ static bool dti_vk_fetches(const dti_segment *segment) {
     return any;
 }
 
-/* A range from the host's side; false: there is nothing to copy. Where the host writes the arena
- * itself, the submit makes that visible. */
+/* A range from the host's side; false: nothing to copy. If the host writes the arena itself, the
+ * submission makes that visible. */
 static bool dti_vk_record_range(const dti_vk_exec *e, dti_VkCommandBuffer command, uint32_t memory,
                                 const dti_range *range) {
     const dti_vk_memory *m = range->bytes ? dti_vk_memory_of(e, memory) : NULL;

@@ -1,6 +1,5 @@
-/* Faults are searched with a program's own sets and pipelines: launch by launch, a SCAN of what it
- * wrote. That needs sets of its own, made at creation, and records into a command buffer that is
- * there. */
+/* Searches for faults with a program's own sets and pipelines: after each launch, a SCAN of its
+ * output. That needs sets of its own, made at creation, and an existing command buffer. */
 
 #define DTI_VK_FAULT_CHUNK 32 /* launches between two looks at the status word, at most */
 

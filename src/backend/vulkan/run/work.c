@@ -40,7 +40,7 @@ typedef struct dti_vk_run_state {
     bool pending;
 } dti_vk_run_state;
 
-/* What took the time from the stamp before it to its own: so much of a launch. */
+/* What took the time since the stamp before: a share of a launch. */
 #define DTI_VK_STAMPS 256 /* of a part, at most */
 typedef struct dti_vk_stamped {
     uint32_t launch;
@@ -172,7 +172,7 @@ static uint32_t dti_vk_work_cuts(const dti_vk_work *work) {
     return work->y > 1 ? work->y : DTI_MAX(work->x, 1u);
 }
 
-/* What it binds: it mostly reads or writes all of that, once. */
+/* The bytes that it binds: it mostly reads or writes all of them, once. */
 static double dti_vk_launch_bytes(const dti_vk_build *b, const dti_launch *launch) {
     double bytes = 0;
     for (int i = 0; i < dti_kernel_info_of(launch->kernel)->bindings; i++)
@@ -213,7 +213,7 @@ static dt_result dti_vk_check_rounds(const dti_vk_build *b, uint32_t number, uin
                     info->name, DTI_VK_LLVMPIPE_ROUNDS);
 }
 
-/* What is not known of a variant is found out here, by programs of its own. */
+/* Unknown facts about a variant are found out here, by programs of their own. */
 static dt_result dti_vk_choose_work(dti_vk_build *b, uint32_t number) {
     dti_vk_device *device = b->exec->device;
     const dti_launch *launch = &b->exec->desc->launches[number];
