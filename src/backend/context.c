@@ -81,7 +81,7 @@ static dt_result dti_ctx_fill(dt_ctx *ctx) {
     return result || !d->vulkan ? result : dti_ctx_list(ctx);
 }
 
-/* The base holds the text of what went wrong. */
+/* The base has the error's text. */
 static dt_result dti_ctx_make(dti_base *base, const dt_ctx_desc *d, dt_ctx **out) {
     DTI_NEED(base, out);
     *out = NULL;
@@ -124,7 +124,7 @@ DTI_PUBLIC_VOID(dt_ctx_destroy, (dt_ctx * ctx), ctx, DTI_CTX | DTI_UNUSED, (ctx)
     dti_pool_destroy(&ctx->base, ctx->base.pool);
     dti_free(&ctx->base, ctx->cache);
     dti_base_end(&ctx->base);
-    dti_base base = ctx->base; /* the context's own memory goes last */
+    dti_base base = ctx->base; /* the context's own memory is freed last */
     dti_free(&base, ctx);
     dti_at_home_close(base.at_home);
 }

@@ -16,7 +16,7 @@ struct dt_ctx {
     dt_ctx_desc desc;
     dt_vulkan_desc vulkan;        /* desc.vulkan, where the application gave one */
     void *cache;                  /* copy of the pipeline cache that the host gave */
-    void *instances[DTI_DRIVERS]; /* what each driver keeps */
+    void *instances[DTI_DRIVERS]; /* each driver's instance */
     int first[DTI_DRIVERS];       /* its first device */
     bool listed;                  /* infos are filled */
     int device_count;

@@ -98,7 +98,7 @@ DTI_CRC_TARGET DTI_INLINE uint64_t dti_crc_join(uint64_t first, uint64_t second,
                                      _mm_cvtsi32_si128((int)shift[0]), 0);
     __m128i b = _mm_clmulepi64_si128(_mm_cvtsi64_si128((long long)second),
                                      _mm_cvtsi32_si128((int)shift[1]), 0);
-    /* cvtsi32 clears what is above its 32 bits */
+    /* cvtsi32 clears the bits above its 32 */
     return (uint64_t)_mm_cvtsi128_si64(_mm_xor_si128(a, b));
 }
 

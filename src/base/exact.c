@@ -21,7 +21,7 @@ static void dti_exact_add(dti_exact sum, float x) {
     sum[at / 32 + 1] += minus ? -high : high;
 }
 
-/* Digits from 0 to 2^32 - 1; returns what is above them. */
+/* Digits from 0 to 2^32 - 1; returns the carry above them. */
 static int64_t dti_exact_carry(const int64_t *sum, int64_t sign, uint32_t *digits) {
     int64_t carry = 0;
     for (int i = 0; i < DTI_EXACT_DIGITS; i++) {

@@ -12,7 +12,7 @@ typedef enum dti_field_type {
     DTI_FIELD_F32,
     DTI_FIELD_F64, /* DT_ZERO is 0 */
     DTI_FIELD_TEXT,
-    DTI_FIELD_POINTER, /* only whether it is there */
+    DTI_FIELD_POINTER, /* only whether it is set */
     DTI_FIELD_OTHER    /* not a number: its struct has rows of its own, or code checks it */
 } dti_field_type;
 

@@ -146,7 +146,7 @@ static dti_writer *dti_writer_make(dti_base *base, const char *path, const char 
     return w;
 }
 
-/* mode: of a file that replaces none, before the umask. */
+/* mode: of a file that replaces no other, before the umask. */
 static dt_result dti_writer_open_as(dti_base *base, const char *path, unsigned mode, uint64_t bytes,
                                     dti_writer **out) {
     char target[DTI_FILE_PATH];
@@ -213,7 +213,7 @@ static dt_result dti_writer_close(dti_writer *w, bool keep) {
     dti_base *base = w->base;
     dt_result result = w->failed ? DT_ERROR_IO : DT_OK;
     dti_write_guard guard;
-    dti_write_begin(&guard); /* what is left in the buffer */
+    dti_write_begin(&guard); /* the rest of the buffer */
     bool flushed = !keep || w->failed || dti_file_sync(w->file);
     int error = errno;
     bool closed = fclose(w->file) == 0;

@@ -5,7 +5,7 @@
 static void dti_wipe(void *memory, size_t bytes) {
     if (bytes)
         memset(memory, 0, bytes);
-    __asm__ volatile("" : : "r"(memory) : "memory"); /* reads it, as far as the compiler knows */
+    __asm__ volatile("" : : "r"(memory) : "memory"); /* reads it, from the compiler's view */
 }
 
 static bool dti_equal_secret(const void *a, const void *b, size_t bytes) {
@@ -73,7 +73,7 @@ static void dti_hmac(const dti_hmac_key *key, const void *data, size_t bytes, ui
         dti_hmac_end(&s, key, tag);
         return;
     }
-    memset(s.block, 0, sizeof s.block); /* what end() does, in half the time */
+    memset(s.block, 0, sizeof s.block); /* like end(), in half the time */
     if (bytes)
         memcpy(s.block, data, bytes);
     s.block[bytes] = 0x80;
@@ -91,7 +91,7 @@ static void dti_hkdf(const void *secret, size_t secret_bytes, const void *salt, 
     dti_hmac_prepare(&key, salt, salt_bytes);
     dti_hmac(&key, secret, secret_bytes, block);
     dti_hmac_prepare(&key, block, sizeof block);
-    size_t before = 0; /* bytes of the block before this one: the first has none */
+    size_t before = 0; /* bytes of the block before this one: 0 for the first */
     for (uint8_t number = 1; out_bytes; number++) {
         size_t take = DTI_MIN(out_bytes, sizeof block);
         dti_sha256 s;

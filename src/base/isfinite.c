@@ -25,7 +25,7 @@ static bool dti_all_finite(const void *data, dt_dtype dtype, uint64_t count) {
 }
 
 /* The first of `count` numbers of a file, of a type of floats, that is NaN or an infinity; `count`:
- * none is. */
+ * all are finite. */
 static uint64_t dti_first_infinite(const void *data, dt_dtype dtype, uint64_t count) {
     const uint8_t *at = data;
     const size_t size = dti_dtype_bytes(dtype);

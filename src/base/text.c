@@ -1,7 +1,8 @@
 /* Bounded text. A growing string for files that other programs read, so numbers ignore the host's
  * locale. Also the pattern matching of parameter groups, and the check for UTF-8. */
 
-/* Capacity of a text that ran out of memory: what follows would leave a hole, so nothing does. */
+/* Capacity of a text that ran out of memory: later additions would leave a hole, so they are
+ * dropped. */
 #define DTI_TEXT_FAILED SIZE_MAX
 
 /* Makes room for `more` bytes and a closing zero. */
@@ -32,8 +33,8 @@ static void dti_text_add(dti_text *text, const char *format, ...) {
     va_end(again);
 }
 
-/* printf's decimal point is the locale's and may be several bytes; everything else in a number is
- * ASCII, so what is not is the point. */
+/* printf's decimal point is the locale's and may be several bytes. Everything else in a number is
+ * ASCII, so the other bytes are the point. */
 static void dti_text_plain_point(char *number) {
     char *to = number;
     bool in_point = false;

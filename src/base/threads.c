@@ -42,7 +42,7 @@ struct dti_pool {
     alignas(64) _Atomic uint64_t gate;
     _Atomic int sleepers;
     dti_cpu_set allowed; /* the process's processors when the pool was made */
-    int avoided;         /* the one that workers keep off; -1 = none */
+    int avoided;         /* the processor that workers avoid; -1 = none */
     _Atomic bool stop;
     dti_mutex lock;
     dti_cond wake, left; /* a region opened; the last worker left it */
@@ -79,7 +79,7 @@ DTI_INLINE bool dti_spin_again(dti_spin *spin) {
     return ++spin->turns % 32 || dti_now_ns() - spin->since < spin->limit_ns;
 }
 
-/* Takes pieces until none is left. */
+/* Takes pieces until no piece is left. */
 static void dti_pool_work(dti_pool *pool, int worker) {
     dti_worker_place outer = dti_inside;
     dti_inside = (dti_worker_place){pool, worker};
@@ -176,7 +176,7 @@ static void dti_worker_main(void *arg) {
 
 static void dti_gate_open(dti_pool *pool) {
     uint64_t region = atomic_load(&pool->gate) / DTI_GATE_REGION + 1;
-    region += (uint32_t)region == 0; /* 0 is what a new worker has seen */
+    region += (uint32_t)region == 0; /* 0 is the region that a new worker has seen */
     atomic_store(&pool->gate, (uint64_t)(uint32_t)region * DTI_GATE_REGION | DTI_GATE_OPEN);
     if (atomic_load(&pool->sleepers) == 0)
         return;

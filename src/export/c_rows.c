@@ -76,7 +76,7 @@ static void dti_c_value_word(dti_c_file *f, dti_text *to, uint32_t id) {
         dti_text_add(to, "%s%u", v->kind == DTI_C_INPUT ? "in" : "constant", (unsigned)v->of);
 }
 
-/* ", in1", or ", 0" for an input that is not there. */
+/* ", in1", or ", 0" for a missing input. */
 static void dti_c_input(dti_c_file *f, const dti_node *n, uint32_t k) {
     dti_text_add(&f->body, k < n->count ? ", " : ", 0");
     if (k < n->count)

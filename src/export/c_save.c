@@ -3,7 +3,7 @@
  * compiler and its math.h, and allocates nothing. The sums and functions are those of the CPU's
  * portable class (c_text.h). A row without a function in C is an error that names it. */
 
-/* ---- what is needed, by whom, and where it lies */
+/* ---- needed values, their readers, and their places */
 
 static void dti_c_reads(dti_c_file *f, uint32_t reader, uint32_t id) {
     f->needed[id] = 1;

@@ -8,7 +8,7 @@ enum { DTI_ONNX_G_NAME = 2, DTI_ONNX_G_INPUT = 11, DTI_ONNX_G_OUTPUT };
 enum { DTI_ONNX_M_OPSETS = 8, DTI_ONNX_IR = 8, DTI_ONNX_OPSET_VERSION = 2 };
 #define DTI_ONNX_BYTES_MAX INT32_MAX /* of a file in protocol buffers */
 
-/* What is written, in the order of the file. */
+/* The parts of the file, in its order. */
 typedef struct dti_onnx_file {
     dti_onnx o;
     dt_store *store;
@@ -21,7 +21,7 @@ typedef struct dti_onnx_file {
     uint64_t weights;      /* bytes of all initializers that are parameters */
 } dti_onnx_file;
 
-/* ---- what is asked for */
+/* ---- the requested outputs */
 
 static dt_result dti_export_output(const dt_store *store, const char *file, dt_tensor x, int i) {
     dti_base *base = dti_store_base(store);
@@ -121,7 +121,7 @@ static dt_result dti_onnx_check_names(dti_onnx_file *f) {
     return DT_OK;
 }
 
-/* ---- what is needed */
+/* ---- needed nodes */
 
 static void dti_onnx_need_inputs(dti_onnx *o, const dti_node *n) {
     for (uint32_t k = 0; k < n->count; k++) {
@@ -156,7 +156,7 @@ static void dti_onnx_need(dti_onnx_file *f) {
 
 /* ---- operators */
 
-/* ONNX has tensors that a row here gives another way: attention's results without logarithms. */
+/* Some tensors have another form in ONNX: attention's results without logarithms. */
 static bool dti_onnx_reads_all(const dti_onnx *o, const dti_node *n) {
     for (uint32_t k = 0; k < n->count; k++) {
         if (dti_onnx_node(o, n, k)->op == DTI_OP_ATTENTION && n->op != DTI_OP_SLICE)

@@ -27,7 +27,7 @@ typedef struct dti_onnx_row dti_onnx_row;
 typedef uint32_t dti_onnx_fn(dti_onnx *o, const dti_node *n, const dti_onnx_row *row);
 struct dti_onnx_row {
     dti_onnx_fn *make; /* NULL: the op is not supported */
-    const char *text;  /* what `make` reads of it */
+    const char *text;  /* its parameters for `make` */
     float a, b;        /* constants of the text */
 };
 

@@ -3,7 +3,7 @@
 /* ---- norms. Batch norm's statistics are the running ones, which its operator takes as they are;
  * so the row in between is folded. */
 
-/* The row of the statistics, before what joins those of replicas; its number. */
+/* The row of the statistics, before the row that joins those of replicas; its number. */
 static uint32_t dti_export_stats(const dt_graph *g, const dti_node *n) {
     const uint32_t id = dti_input_id(g, n, 1);
     return g->nodes[id].op == DTI_OP_ALL_STATS ? dti_input_id(g, &g->nodes[id], 0) : id;
@@ -72,11 +72,11 @@ static uint32_t dti_onnx_norm(dti_onnx *o, const dti_node *n, const dti_onnx_row
     return n->attr.i[DTI_NORM_BATCH] ? dti_onnx_batch_norm(o, n) : dti_onnx_run_norm(o, n);
 }
 
-/* ---- attention: [heads, queries, keys] of scores; heads that share keys beside each other */
+/* ---- attention: [heads, queries, keys] of scores; heads that share keys are neighbours */
 
 #define DTI_ONNX_HIDDEN (-(float)INFINITY)
 
-/* What places alone add to the scores: [heads or 1, queries, keys]; 0: nothing. */
+/* The part of the scores that depends only on places: [heads or 1, queries, keys]; 0: nothing. */
 static uint32_t dti_onnx_places(dti_onnx *o, const dti_node *n, const dti_attention *a) {
     const uint32_t flags = dti_attention_flags(n);
     const int64_t window = n->attr.i[DTI_ATTENTION_WINDOW];
@@ -103,7 +103,7 @@ static uint32_t dti_onnx_places(dti_onnx *o, const dti_node *n, const dti_attent
     return bias;
 }
 
-/* q, or k or v beside the heads of queries that read it. */
+/* q, or k or v repeated for the heads of queries that read it. */
 static uint32_t dti_onnx_heads(dti_onnx *o, const dti_node *n, uint32_t k, const dti_attention *a) {
     const dti_node *in = dti_onnx_node(o, n, k);
     const dt_shape s = in->shape;
@@ -118,7 +118,7 @@ static bool dti_onnx_scored_samples(const dti_onnx *o, const dti_node *n) {
     return dti_onnx_node(o, n, 0)->samples || dti_onnx_node(o, n, 1)->samples;
 }
 
-/* Scaled, with what masks and places add. */
+/* Scaled, plus masks and places. */
 static uint32_t dti_onnx_scores(dti_onnx *o, const dti_node *n, const dti_attention *a) {
     const uint32_t places = dti_onnx_places(o, n, a);
     const bool grouped = a->heads != a->kv_heads;
@@ -259,7 +259,7 @@ static uint32_t dti_onnx_recurrence(dti_onnx *o, const dti_node *n, const dti_on
     return y;
 }
 
-/* ---- what is folded */
+/* ---- folded ops */
 
 static bool dti_onnx_folds(const dti_onnx *o, const dti_node *n, uint32_t k) {
     const dti_node *in = dti_onnx_node(o, n, k);

@@ -133,7 +133,7 @@ static uint32_t dti_onnx_filled(dti_onnx *o, int64_t elements, float value) {
 
 /* ---- shapes */
 
-/* 0: as many samples as there are. */
+/* 0: the number of samples. */
 static uint32_t dti_onnx_reshape(dti_onnx *o, uint32_t x, bool samples, dt_shape s) {
     int64_t dim[DT_MAX_DIMS + 1] = {0};
     for (int i = 0; i < s.rank; i++)

@@ -162,7 +162,7 @@ static uint32_t dti_onnx_reduce(dti_onnx *o, const dti_node *n, const dti_onnx_r
         if (n->attr.i[0] >> i & 1)
             axes[count++] = i + in->samples;
     }
-    if (count && n->op == DTI_OP_SUM) /* whose axes are a value, unlike others' */
+    if (count && n->op == DTI_OP_SUM) /* its axes are a value, unlike those of others */
         x = dti_onnx_op(o, row->text, 2, x, dti_onnx_list(o, axes, count));
     else if (count)
         x = dti_onnx_op(o, row->text, 1, x);

@@ -116,7 +116,7 @@ static dt_result dti_checkpoint_folder_cut(dti_base *base, const char *folder, u
 #define DTI_CHECKPOINT_SEEN "a sharded checkpoint needs a folder that all ranks share"
 #define DTI_CHECKPOINT_PART_PATH (DTI_CHECKPOINT_PATH + 128)
 typedef struct dti_checkpoint_parts {
-    char path[DTI_CHECKPOINT_PATH];           /* what it becomes */
+    char path[DTI_CHECKPOINT_PATH];           /* its final path */
     char temporary[DTI_CHECKPOINT_PATH + 64]; /* its path while it is written: rank 0's name, for
                                                * all */
     uint32_t rank, ranks;

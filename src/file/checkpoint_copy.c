@@ -22,7 +22,7 @@ struct dti_checkpoint_copy {
     char warnings[4 * DT_MAX_REASON_BYTES];
 };
 
-/* What fails is the thread's result. */
+/* An error is the thread's result. */
 static void dti_checkpoint_copy_log(void *user, dt_log_level level, const char *message) {
     dti_checkpoint_copy *c = user;
     const size_t used = strlen(c->warnings);
@@ -59,7 +59,7 @@ static dt_result dti_checkpoint_copy_room(dti_base *base, dti_checkpoint_copy *c
     return DT_OK;
 }
 
-/* What is aligned goes first. */
+/* Aligned items go first. */
 static void dti_checkpoint_copy_items(dti_checkpoint_copy *c, const dti_safetensors_item *items) {
     const size_t count = (size_t)c->count;
     c->items = (dti_safetensors_item *)(void *)c->memory;

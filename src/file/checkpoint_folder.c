@@ -70,8 +70,8 @@ static dt_result dti_checkpoint_path(dti_base *base, const char *folder, const c
 
 /* ---- Looking through a folder */
 
-/* The highest step up to `most` that has a file. 1: found, 0: none, -1: see errno. It is asked
- * again and again for the next lower one, which needs no memory that could run out. */
+/* The highest step up to `most` that has a file. 1: found, 0: none, -1: see errno. Called again for
+ * each next lower one, so it needs no memory that could run out. */
 static int dti_checkpoint_highest(const char *folder, uint64_t most, uint64_t *step) {
     dti_folder_names list;
     if (!dti_folder_names_open(&list, folder))
@@ -108,7 +108,7 @@ static bool dti_checkpoint_is_folder(const char *path) {
     return is;
 }
 
-/* A folder first gets a name of those that nobody reads. */
+/* A folder first gets a temporary name, which readers ignore. */
 static void dti_checkpoint_remove_step(dti_base *base, const char *folder, uint64_t step,
                                        bool parts) {
     char name[DTI_CHECKPOINT_NAME], path[2][DTI_CHECKPOINT_PATH], last[2 * DTI_CHECKPOINT_NAME];
@@ -122,7 +122,7 @@ static void dti_checkpoint_remove_step(dti_base *base, const char *folder, uint6
         dti_checkpoint_remove(base, folder, last);
 }
 
-/* Before the writing, since they may be what fills the disk. */
+/* Before the writing, because these files may fill the disk. */
 static void dti_checkpoint_remove_stale(dti_base *base, const char *folder) {
     dti_folder_names list;
     if (!dti_folder_names_open(&list, folder))
@@ -148,8 +148,7 @@ static void dti_checkpoint_remove_old(dti_base *base, const char *folder, uint64
                 folder, strerror(errno));
 }
 
-/* The step that LATEST names, if that has a file. Whatever is wrong with LATEST, the files are what
- * counts. */
+/* The step that LATEST names, if that has a file. If LATEST is wrong, the files decide. */
 static bool dti_checkpoint_latest(const char *path, const char *folder, uint64_t *step) {
     char text[DTI_CHECKPOINT_NAME + 2] = {0};
     int file;

@@ -5,7 +5,7 @@
  * until it sees each part whole. */
 
 #define DTI_PARTS_ROOM sizeof((dti_checkpoint_parts *)0)->temporary
-#define DTI_PARTS_MOST_NS UINT64_C(3600000000000) /* one that nobody stops */
+#define DTI_PARTS_MOST_NS UINT64_C(3600000000000) /* the limit for a part that never comes */
 
 /* A name that no other saving has. */
 static void dti_checkpoint_parts_name(uint64_t name[2]) {
@@ -48,7 +48,7 @@ static void dti_checkpoint_parts_close(dti_base *base, dti_checkpoint_parts *p) 
     p->counts = NULL;
 }
 
-/* What is replaced must be a checkpoint: a folder of the user's may have the same name. */
+/* The replaced folder must be a checkpoint: a folder of the user's may have the same name. */
 static dt_result dti_checkpoint_parts_check(dti_base *base, const char *path) {
     dti_folder_names list;
     dti_shown other = {""};
@@ -108,8 +108,8 @@ static dt_result dti_checkpoint_part_begin(dti_base *base, const dti_checkpoint_
 
 /* ---- Rank 0's end */
 
-/* A part's bytes, and the checksum of its checksums, which are the file's last bytes. False: it is
- * not there yet. */
+/* A part's bytes, and the checksum of its checksums, which are the file's last bytes. False: it
+ * does not exist yet. */
 static bool dti_checkpoint_part_seen(const dti_checkpoint_parts *p, uint32_t part,
                                      dti_weights_file *seen) {
     char path[DTI_CHECKPOINT_PART_PATH], some[4096];
@@ -131,7 +131,7 @@ static bool dti_checkpoint_part_seen(const dti_checkpoint_parts *p, uint32_t par
     return good;
 }
 
-/* Until all parts are there. */
+/* Waits until all parts exist. */
 static dt_result dti_checkpoint_parts_wait(dti_base *base, dti_checkpoint_parts *p,
                                            dti_weights_file *seen) {
     const uint64_t own = dti_now_ns(), most = own + DTI_PARTS_MOST_NS,

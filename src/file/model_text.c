@@ -166,7 +166,7 @@ static dti_slice dti_model_missing(const char *text, size_t size, const char *ot
     return (dti_slice){NULL, 0};
 }
 
-/* What the one has and the other not, in words. */
+/* The difference of two models, in words. */
 static void dti_model_both(dti_slice file, dti_slice here, char text[400]) {
     if (file.size && here.size)
         snprintf(text, 400, "the file has \"%s\", the graph \"%s\"", dti_show_line(file).text,

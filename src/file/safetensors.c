@@ -119,7 +119,7 @@ static void dti_weight_set_dtype(dti_weight *item, dti_slice text) {
     memcpy(item->info.dtype, text.data, DTI_MIN(text.size, sizeof item->info.dtype - 1));
 }
 
-/* NULL, or what is wrong. */
+/* NULL, or the error. */
 static const char *dti_weight_read_shape(dti_json *j, dti_weight *item) {
     if (!dti_json_array(j))
         return "its shape is not a list";

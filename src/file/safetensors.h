@@ -26,7 +26,7 @@ static dt_result dti_fail_infinite(dti_base *base, dt_result result, const char 
 /* Whether saved values, from number `first` on, have a NaN or an infinity: logged. */
 static bool dti_warn_infinite(dti_base *base, const char *tensor, const void *data, dt_dtype dtype,
                               uint64_t first, uint64_t count);
-static int dti_weights_find(const dt_safetensors *weights, const char *name); /* -1: none */
+static int dti_weights_find(const dt_safetensors *weights, const char *name); /* -1: not found */
 /* ---- Tensors in several files of a folder: an index names each one's file. A path may lead to a
  * file, to an index (it ends with .json), or to a folder with DTI_INDEX_ONE or else
  * DTI_INDEX_NAME. */

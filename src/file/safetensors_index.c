@@ -70,7 +70,7 @@ static dt_result dti_index_part(dti_weights_map *x, const char *tensor, const ch
     return DT_OK;
 }
 
-/* A name of the text, decoded. NULL: it holds what no name may. */
+/* A name of the text, decoded. NULL: it holds a forbidden character. */
 static char *dti_index_name(const dti_weights_map *x, dti_slice text) {
     char *name = x->w->header + (text.data - x->w->header);
     return dti_unescape(name, text.size) ? name : NULL;

@@ -259,7 +259,7 @@ static uint64_t dti_state_unit(const dt_safetensors_tensor *x, dt_dtype *dtype) 
     return dti_weight_floats(x, dtype) ? dti_dtype_bytes(*dtype) : 0;
 }
 
-/* The first of `count` units that has a NaN or an infinity; count: none has. */
+/* The first of `count` units that has a NaN or an infinity; count: all are finite. */
 static uint64_t dti_state_infinite(const char *units, uint64_t unit, dt_dtype dtype,
                                    uint64_t count) {
     if (dtype != DT_U8)

@@ -22,7 +22,7 @@ static dti_dims_text dti_show_dims(int rank, const int64_t *dim) {
 
 /* ---- Saving */
 
-/* What is saved: some of a store's parameters. */
+/* Some of a store's parameters, to be saved. */
 typedef struct dti_saving {
     dt_store *store;
     dt_save_desc desc; /* no NULL in it */
@@ -180,7 +180,7 @@ static dt_result dti_store_save_files(dti_saving *s, char *path, size_t size, fl
     return dti_text_write(&text, path);
 }
 
-/* An index that is there goes first: it must not name files of two savings. */
+/* An old index is removed first: it must not name files of two savings. */
 static dt_result dti_store_save_folder(dti_saving *s, const char *folder, float *buffer) {
     dti_base *base = dti_store_base(s->store);
     const size_t size = strlen(folder);
@@ -294,7 +294,7 @@ static bool dti_same_dims(const dt_shape *shape, const dt_safetensors_tensor *we
            !memcmp(shape->dim, weight->dim, (size_t)weight->rank * sizeof weight->dim[0]);
 }
 
-/* What is read, and from where. */
+/* The state of a load. */
 typedef struct dti_loading {
     dt_store *store;
     const char *path;
@@ -314,8 +314,8 @@ static const char *dti_loading_name(const dti_loading *l, const char *name, dti_
     return text->data;
 }
 
-/* Finds a parameter's tensor in the file, or says why it does not fit. *index = -1: it has none,
- * and need not. */
+/* Finds a parameter's tensor in the file, or reports why it does not fit. *index = -1: the file
+ * lacks it, which is allowed. */
 static dt_result dti_store_match(const dti_loading *l, const dt_param_info *param, const char *name,
                                  dt_safetensors_tensor *weight, int *index) {
     dti_base *base = dti_store_base(l->store);
@@ -475,7 +475,7 @@ static dt_result dti_weights_fit(dt_store *store, const dt_safetensors *weights,
     return result;
 }
 
-/* Smaller ones are read into the room's end: none is written over before it is read. */
+/* Smaller ones are read into the room's end, so that none is overwritten before it is converted. */
 static dt_result dti_weights_floats(const dt_safetensors *w, int index, uint64_t at, uint64_t n,
                                     float *to) {
     double wide[512];

@@ -185,7 +185,7 @@ static void dti_conv_dw_line(const dti_conv_dw_job *j, float *line, int64_t y, i
     }
 }
 
-/* Where `lines` channels of y lie as they are turned, and how far apart. Rows of an even number of
+/* The address of `lines` channels of y, transposed, and their distance. Rows of an even number of
  * elements in bf16 are words. */
 static const float *dti_conv_dw_lines(const dti_conv_dw_job *j, int64_t y, int lines, int64_t at,
                                       int64_t count, int64_t *apart) {

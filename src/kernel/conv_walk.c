@@ -8,7 +8,7 @@ enum { DTI_CONV_CHANNELS, DTI_CONV_POSITIONS, DTI_CONV_PLANES };
 enum {
     DTI_CONV_PACKED = 36, /* packed weights of a unit's channels for each k: panels round up */
     DTI_CONV_SLACK = 64,  /* vectors of positions read past the last row */
-    DTI_CONV_BLOCK = 4    /* tiles turned together */
+    DTI_CONV_BLOCK = 4    /* tiles transposed together */
 };
 
 /* One phase along one axis. Position u of `count` is written at to0 + u * to_step. Tap t of `taps`
@@ -87,7 +87,7 @@ static dti_conv dti_conv_flat(const dti_conv *c) {
     return flat;
 }
 
-/* What positions [u0, u1) of an axis read. */
+/* The elements that positions [u0, u1) of an axis read. */
 static dti_conv_span dti_conv_span_of(const dti_conv_axis *a, int64_t u0, int64_t u1) {
     if (u0 >= u1 || a->taps == 0)
         return (dti_conv_span){0, 0};
@@ -96,7 +96,7 @@ static dti_conv_span dti_conv_span_of(const dti_conv_axis *a, int64_t u0, int64_
                            a->from0 + (u1 - 1) * a->from_step + DTI_MAX(reach, 0) + 1};
 }
 
-/* What band `band` of `bands` reads along axis d, all phases together. */
+/* The elements that band `band` of `bands` reads along axis d, all phases together. */
 static dti_conv_span dti_conv_reads(const dti_conv *c, int d, int64_t band, int64_t bands) {
     dti_conv_span all = {0, 0};
     for (int64_t phase = 0; phase < (c->transposed ? c->stride[d] : 1); phase++) {
@@ -121,7 +121,7 @@ static int64_t dti_conv_rows_most(const dti_conv *c, int64_t bands) {
     return most;
 }
 
-/* How much slower than its multiply-adds a tile is, whose rows cut `n` into equal parts. */
+/* The cost of a tile relative to its multiply-adds, if its rows cut `n` into equal parts. */
 static double dti_conv_tile_cost(int64_t n, int64_t lanes) {
     double rows = (double)n / (double)dti_conv_ceil(n, 12), vecs = lanes > 16 ? 2 : 1;
     return (vecs > 1 ? 1.0 : 1.25) * DTI_MAX(1.0, 8 / (rows * vecs));
@@ -218,7 +218,7 @@ static size_t dti_conv_scratch_bytes(const dti_conv *c, int threads) {
 
 /* ---- the walk */
 
-/* What an item is computed from; phase by phase. */
+/* The inputs of an item, phase by phase. */
 typedef struct dti_conv_job {
     const dti_conv_kernels *kernels;
     const dti_conv *c;

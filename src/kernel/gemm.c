@@ -44,7 +44,7 @@ static int64_t dti_gemm_tiles(const dti_gemm *g, int threads) {
     return grid.rows * grid.cols;
 }
 
-/* What the kernel needs, before the sums in double. */
+/* The memory of the kernel, before the sums in double. */
 static int64_t dti_gemm_packed(int64_t m, int64_t n, int64_t k) {
     k = DTI_MIN(k, DTI_GEMM_KC);
     return k * DTI_MIN((DTI_MAX(m, n) + 31) / 32 * 32, dti_gemm_columns(k)) +

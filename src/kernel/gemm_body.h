@@ -78,7 +78,7 @@ DTI_INLINE void DTI_N(gemm_columns)(float *c, int64_t step, DTI_NF r[DTI_LANES],
     }
 }
 
-/* Contiguous columns of C (and bias along them): the tile is turned on its way. */
+/* Contiguous columns of C (and bias along them): the tile is transposed as it is stored. */
 static void DTI_N(gemm_turned)(const dti_gemm_out *out, const float *sums, int rows) {
     const bool has_bias = out->last && out->bias, relu = out->last && out->relu;
     for (int i0 = 0; i0 < rows; i0 += DTI_LANES) {
@@ -164,13 +164,13 @@ static void DTI_N(pack_corner)(float *dst, int64_t ld, const float *src, int64_t
         DTI_N(store)(dst + p * ld, r[p]);
 }
 
-/* The same for any k: rows that are contiguous in k turned into columns. */
+/* The same for any k: rows that are contiguous in k, transposed to columns. */
 static void DTI_N(pack_turn)(float *dst, int64_t ld, const float *src, int64_t row, int rows,
                              int64_t k) {
     for (; k >= DTI_LANES && rows == DTI_LANES; k -= DTI_LANES, src += DTI_LANES) {
         DTI_NF r[DTI_LANES];
         DTI_N(load_turned)(src, row, r);
-        const float *next = src + DTI_LANES * row; /* what is mostly next */
+        const float *next = src + DTI_LANES * row; /* mostly the next one */
         DTI_UNROLL(16)
         for (int i = 0; i < DTI_LANES; i++) {
             __builtin_prefetch(next);

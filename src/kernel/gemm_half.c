@@ -7,7 +7,7 @@
 #define DTI_GEMM_HALF_COLS 256
 #define DTI_GEMM_HALF_WIDE_ROWS 512 /* of sums in double of pairs */
 
-/* What makes elements of C of complete sums. */
+/* The end of a product: elements of C from complete sums. */
 typedef struct dti_gemm_half_tail {
     dti_gemm_strip strip;
     const dti_isa_kernels *kernels;
@@ -181,7 +181,7 @@ static void dti_gemm_pairs_block(const dti_isa_kernels *k, const dti_gemm *g, in
 static void dti_gemm_half_tile(const dti_isa_kernels *kernels, float *to, const char *from,
                                dt_dtype dtype, int64_t lines, int64_t k, int64_t line, int64_t step,
                                bool pairs, int64_t *to_line, int64_t *to_step) {
-    const bool along = line != 1 || step == 1; /* k lies along what is read at once */
+    const bool along = line != 1 || step == 1; /* k lies along the contiguous elements */
     const int64_t deep = k + (pairs && k & 1), n = along ? k : lines, row = along ? deep : lines;
     void (*const widen)(const dti_isa_kernels *, float *, const void *, dt_dtype, int64_t) =
         pairs ? dti_gemm_half_pairs : dti_gemm_half_line;

@@ -33,7 +33,7 @@ DTI_INLINE DTI_NI DTI_N(map8)(DTI_NF x, const dti_map8 *m) {
     const DTI_NI code = DTI_N(to_int)(DTI_N(min)(at, DTI_N(pick8)(m->limit, line)));
     if (m->negative == 255)
         return code;
-    const DTI_NI least = DTI_N(isub)(last, DTI_N(iset1)(1)); /* -1 itself has none */
+    const DTI_NI least = DTI_N(isub)(last, DTI_N(iset1)(1)); /* -1 has no code */
     const DTI_NI minus = DTI_N(iadd)(last, DTI_N(iselect)(DTI_N(ilt)(least, code), least, code));
     const DTI_NI zero = DTI_N(iset1)(0);
     return DTI_N(iselect)(DTI_N(both)(DTI_N(ilt)(bits, zero), DTI_N(ilt)(zero, code)), minus, code);

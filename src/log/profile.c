@@ -60,7 +60,7 @@ static uint64_t dti_profile_flops(const dti_launch *l) {
     return k->effort ? k->effort(l, 0, k->local[0] ? k->local[0] : 64u).flops : l->items;
 }
 
-/* What commits belongs to no node. */
+/* Launches of the commit belong to no node. */
 static dti_name dti_profile_name(const dti_code *code, const dti_launch *l) {
     dti_name name;
     if (l->node && l->node < code->work->count)
@@ -87,7 +87,7 @@ static void dti_profile_launch(dt_profile *p, const dt_program *program, int thr
     dti_profile_close(p);
 }
 
-/* What the part that began at `begin` has computed; without a device's clock it is one event. */
+/* The launches of the part that began at `begin`; without a device's clock it is one event. */
 static void dti_profile_launches(dt_profile *p, const dt_program *program, int thread,
                                  double begin) {
     dti_exec_time times[DTI_EXEC_TIMES];
@@ -166,7 +166,7 @@ DTI_PUBLIC_VOID(dt_profile_destroy, (dt_profile * p), p, DTI_OF(dt_profile) | DT
     dti_free(p->base, p);
 }
 
-/* What processes and threads of the trace are called. */
+/* The names of the trace's processes and threads. */
 static void dti_profile_names(const dt_profile *p, dti_text *to) {
     dti_text_add(
         to,

@@ -3,7 +3,7 @@
 
 #define DTI_LOG_STEPS 10
 
-/* ---- what a call writes: numbers of fields are those of TensorFlow's .proto files */
+/* ---- the text of a call: numbers of fields are those of TensorFlow's .proto files */
 
 static void dti_run_log_begin(dt_run_log *log) {
     log->now = (double)(uint64_t)(dti_unix_seconds() * 1000.0) / 1000.0; /* few digits */
@@ -49,7 +49,7 @@ static void dti_log_json_head(dt_run_log *log, const char *name, uint64_t step) 
     dti_text_add(to, "\",");
 }
 
-/* JSON has no number for what is not finite: a text. */
+/* JSON has no NaN or infinity: they are texts. */
 static void dti_log_json(dt_run_log *log, const char *name, uint64_t step, double value) {
     dti_text *to = &log->files[DTI_LOG_JSON].text;
     uint64_t bits;
@@ -140,7 +140,7 @@ static void dti_log_forget(dti_text *text, dti_base *base) {
     *text = dti_text_open(base);
 }
 
-/* To all files or to none. */
+/* Appends to all files, or to none. */
 static dt_result dti_log_append(dt_run_log *log) {
     dt_result result = DT_OK;
     int done = 0;

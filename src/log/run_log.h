@@ -21,7 +21,7 @@ struct dt_run_log {
     dti_text part; /* of a record */
     uint64_t every;
     double now;       /* the time of day of the call under way */
-    dt_result closed; /* what closed it */
+    dt_result closed; /* the error that closed it */
 };
 
 /* Several numbers at once: add each, then write. */

@@ -51,7 +51,7 @@ static dti_fetch dti_bucket_fetch(const dti_code *code, uint32_t b, uint32_t slo
                        .count = slots};
 }
 
-/* Finished buckets go to the host, of every slot; what the commit reads comes from it. */
+/* Finished buckets go to the host, in every slot; the commit reads the host's. */
 static dt_result dti_segment_exchange(dti_code *code) {
     const uint32_t slots = code->slices.any_part ? 1 : dti_subtrees_after(&code->slices).count;
     dti_segment *commit = &code->segments[code->commit_segment];

@@ -41,7 +41,7 @@ static void dti_cuts_readers(dti_cuts *c, const uint8_t *needed) {
     }
 }
 
-/* What crosses and is read by no gradient row costs twice: it would not be kept otherwise. */
+/* A value that crosses and that no gradient row reads costs twice: else it would not be kept. */
 static void dti_cuts_costs(dti_cuts *c) {
     const uint32_t forward = c->w->code->backward_node;
     for (uint32_t id = 1; id < forward; id++) {

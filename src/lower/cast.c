@@ -5,7 +5,7 @@
  * Parameters that are stored in 16 bits are nodes of that type here. Without autocast all rows read
  * them as f32; with it, a row that works in their type reads them in place. */
 
-/* The type that the application's graph gives a node: of parameters f32. */
+/* The type of a node in the application's graph; parameters are f32. */
 static dt_dtype dti_cast_own(const dti_node *n) {
     return n->op == DTI_OP_PARAM ? DT_F32 : (dt_dtype)n->dtype;
 }

@@ -182,7 +182,7 @@ typedef struct dti_staged {
     bool split; /* gradients that are sent have a segment of their own, before all others */
 } dti_staged;
 
-/* What is lowered. */
+/* The input of a lowering. */
 typedef struct dti_code_desc {
     const dt_graph *graph; /* the application's, whose tensors `program` names */
     /* A clone of it: the same nodes, perhaps with other shapes. The code owns it, and it is freed

@@ -12,7 +12,7 @@ static uint64_t dti_optim_row_sparse_cols(const dti_code *code, const dti_param 
     return s.rank ? param->elements / (uint64_t)s.dim[0] : 1;
 }
 
-/* DTI_TABLE_PLAIN, _APART or 0. Where matrices are apart, what is plain is as vectors are. */
+/* DTI_TABLE_PLAIN, _APART or 0. If matrices are apart, plain ones are treated like vectors. */
 static uint32_t dti_optim_treatment(const dti_code *code, const dti_param *param, uint32_t group) {
     const dti_optim_row *row = dti_optim_row_of(code->optim.kind);
     const bool plain = group && code->optim.groups[group - 1].elementwise;
@@ -54,7 +54,7 @@ static void dti_optim_groups_check(const dti_code *code, dti_text *problems) {
     }
 }
 
-/* What fewer bits cannot be combined with; a trainer's settings are looked at in train/compat.h. */
+/* Settings that exclude fewer bits; train/compat.h checks those of a trainer. */
 static void dti_optim_stored_check(const dti_code *code, dti_text *problems) {
     const dt_optim_desc *d = &code->optim;
     const dti_optim_row *row = dti_optim_row_of(d->kind);
@@ -121,7 +121,7 @@ static uint32_t dti_table_block(const dti_code *code, const dti_param *param, ui
     return (uint32_t)(element / DTI_BLOCK);
 }
 
-/* Returns where the next one stands. */
+/* Returns the place of the next one. */
 static uint32_t *dti_table_param(const dti_code *code, uint32_t i, dti_table_part part,
                                  uint32_t *entry) {
     const dti_param *param = &code->layout->params[i];
@@ -147,7 +147,7 @@ static uint32_t dti_table_blocks(const dti_code *code, uint32_t i, bool buffers)
     return has ? (uint32_t)dti_ceil_div(code->layout->params[i].elements, DTI_BLOCK) : 0;
 }
 
-/* What is trained in the arena's order, so that a part of the arena is a run of entries; then
+/* Trained parameters in the arena's order, so that a part of the arena is a run of entries; then
  * buffers. */
 static uint32_t *dti_table_fill(dti_code *code, bool buffers, dti_table_part part,
                                 uint32_t *entry) {
@@ -367,7 +367,7 @@ static void dti_commit_directed(dti_code *code, const dti_optim_site *site, dti_
     dti_optim_row_of(code->optim.kind)->apply(site, m);
 }
 
-/* What the dry pass and the update need to know of whole parameters. */
+/* The values of whole parameters for the dry pass and the update. */
 static void dti_commit_whole(dti_code *code, const dti_optim_site *site) {
     const dti_optim_row *row = dti_optim_row_of(code->optim.kind);
     if (!dti_optim_is_whole(row) || !code->own_entries)

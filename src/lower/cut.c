@@ -74,7 +74,7 @@ typedef struct dti_cut {
     int64_t first_row; /* of the node's rows */
 } dti_cut;
 
-/* What a node reads, once each: the views are exchanged for their parts, later put back. */
+/* A node's inputs, once each: the views are replaced by their parts, and later restored. */
 static void dti_cut_inputs(dti_cut *c, int64_t row, int64_t rows) {
     dti_emit *e = c->e;
     for (uint32_t k = 0; k < e->node->count; k++)
@@ -146,7 +146,7 @@ static bool dti_cut_needed(const dti_code *code, const dti_emit *e) {
     return large && samples;
 }
 
-/* A view of what lies with gaps, which it must not, copies it: in parts as well. */
+/* Copies a view with gaps that are not allowed: in parts as well. */
 static void dti_cut_pack(dti_code *code, dti_emit *e) {
     uint32_t id = dti_input_id(e->graph, e->node, 0);
     const dti_node *in = &e->graph->nodes[id];

@@ -170,7 +170,7 @@ static bool dti_param_is_trained(const dti_node *param, const char *params) {
     return !param->frozen && !param->buffer && (!params || dti_glob(params, param->label));
 }
 
-/* What patterns of optimizers and programs are for; NULL: a buffer. */
+/* The name that patterns of optimizers and programs match; NULL: a buffer. */
 static const char *dti_code_param_name(const void *of, uint32_t i) {
     const dti_code *code = of;
     const dti_node *n = &code->work->nodes[code->layout->params[i].node];
@@ -222,7 +222,7 @@ static uint32_t dti_gradient_roots(dti_code *code, dt_tensor *y, dt_tensor *dy) 
                       .dtype = dti_node_of(y[count])->dtype,
                       .samples = dti_node_of(y[count])->samples,
                       .shape = dti_node_of(y[count])->shape};
-        n.attr.i[0] = (int32_t)id; /* whose gradient it is */
+        n.attr.i[0] = (int32_t)id; /* the source of the gradient */
         n.label = dti_node_of(y[count])->label;
         dy[count++] = dti_graph_push(g, &n, NULL, 0);
     }

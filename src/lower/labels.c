@@ -69,7 +69,7 @@ static bool dti_label_follow(dti_code *code, const uint32_t *binding_of, const d
     return true;
 }
 
-/* Gradients that a program appends read what their losses read. */
+/* Gradients that a program appends read the inputs of their losses. */
 static bool dti_labels_follow(dti_lowering *w, const uint32_t *binding_of) {
     dti_code *code = w->code;
     dti_labels labels;

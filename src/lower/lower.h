@@ -147,7 +147,7 @@ static uint32_t dti_lower_rounding(dti_code *code, uint32_t param);
 static dt_result dti_pass_weigh_segment(dti_lowering *w);
 static dt_result dti_pass_fuse(dti_lowering *w); /* emission may fuse where one reads */
 static dt_result dti_pass_emit(dti_lowering *w); /* forward and backward launches, and their cuts */
-static dt_result dti_pass_segments(dti_lowering *w); /* what each segment copies */
+static dt_result dti_pass_segments(dti_lowering *w); /* the ranges that each segment copies */
 static void dti_segment_end(dti_code *code);         /* of all launches since the last end */
 /* Between launches of nodes: all since the last end. */
 static void dti_segment_cut(dti_lowering *w);

@@ -17,7 +17,7 @@ static const dti_lower_pass dti_passes[] = {
     {"bindings", dti_pass_bindings},
     {"weigh segment", dti_pass_weigh_segment},
     {"fuse", dti_pass_fuse},
-    {"emit", dti_pass_emit}, /* cut as it goes */
+    {"emit", dti_pass_emit}, /* cuts as it goes */
     {"widen", dti_pass_widen},
     {"units", dti_pass_units},
     {"commit", dti_pass_commit},
@@ -28,7 +28,7 @@ static const dti_lower_pass dti_passes[] = {
     {"place", dti_pass_place},
 };
 
-/* A copy: what the description points to is not kept. */
+/* A copy: the description's pointers are not kept. */
 static dt_result dti_lowering_batch_slices(dti_code *code, const dti_batch_slices *b) {
     dti_piece *pieces = dti_alloc_array(code->base, b->piece_count + 1u, sizeof *pieces);
     dti_bucket *buckets = dti_alloc_array(code->base, b->bucket_count + 1u, sizeof *buckets);

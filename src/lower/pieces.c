@@ -32,7 +32,7 @@ static bool dti_pieces_each(const dti_lowering *w, uint32_t id) {
     return each;
 }
 
-/* Whether a row's value goes to a sync point, so that it is of the whole batch. */
+/* Whether a row's value goes to a sync point, so that it belongs to the whole batch. */
 static bool dti_pieces_meet(const dti_code *code, const dti_node *n) {
     const dt_graph *g = code->work;
     for (uint32_t id = 1; id < g->count; id++) {
@@ -143,7 +143,7 @@ static void dti_piece_inputs(dti_lowering *w, uint32_t piece, int64_t row, int64
     }
 }
 
-/* What is the same for all pieces may have been made dense on the way: that is kept. */
+/* A value that is the same for all pieces may have been made dense on the way: that is kept. */
 static void dti_piece_inputs_back(dti_lowering *w) {
     dti_emit *e = &w->e;
     for (uint32_t k = 0; k < e->node->count; k++) {
@@ -198,7 +198,7 @@ static void dti_lower_pieces(dti_lowering *w, uint32_t id) {
         if (!rows)
             continue;
         dti_view to = *dti_piece_view(w, id, i);
-        if (!to.dim[DTI_AXES - 1]) /* a view starts from how it would lie by itself */
+        if (!to.dim[DTI_AXES - 1]) /* a view starts from its own dense layout */
             to = dti_view_dense(0, n, 1);
         if (n->samples)
             to = dti_view_rows(&whole, dti_pieces_rows(code->slices.pieces, i), rows);

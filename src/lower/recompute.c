@@ -15,7 +15,7 @@ typedef struct dti_recompute {
     uint32_t forward, end; /* gradient rows are [forward, end) */
     uint8_t *needed, *marked, *kept, *cheap;
     uint32_t *copy;    /* of a forward node; its own number while it waits for a copy; 0 = none */
-    uint32_t *wait;    /* those that the next row needs and that have none so far */
+    uint32_t *wait;    /* those that the next row needs and that do not exist yet */
     uint32_t *changer; /* by gradient row: the row that may become its epilogue; 0 = none */
     uint32_t *readers; /* by node: how many needed rows read it */
     uint32_t count;    /* of w->order */
@@ -36,7 +36,7 @@ static bool dti_recompute_can(const dt_graph *g, uint32_t id) {
            info->samples != DTI_SAMPLES_COUPLES && !info->family->update && !info->family->meet;
 }
 
-/* ---- what is kept */
+/* ---- kept values */
 
 /* Marks the source of a view, then from there its other views. */
 static void dti_recompute_spread(const dti_recompute *r) {
@@ -75,7 +75,7 @@ static void dti_recompute_keep(const dti_recompute *r) {
 
 /* ---- mixed precision */
 
-static uint32_t dti_recompute_whole(const dt_graph *g, uint32_t id) { /* what a view is of */
+static uint32_t dti_recompute_whole(const dt_graph *g, uint32_t id) { /* the source of a view */
     while (dti_recompute_is_view(g, id))
         id = dti_input_id(g, &g->nodes[id], 0);
     return id;
@@ -256,7 +256,7 @@ static dt_result dti_pass_recompute(dti_lowering *w) {
     return result;
 }
 
-/* ---- what leaves first */
+/* ---- sent values first */
 
 /* A row stays after its inputs: if a row moves forward, so do all its inputs. */
 static dt_result dti_pass_split(dti_lowering *w) {

@@ -237,7 +237,7 @@ static void dti_lower_views_of_inputs(dti_lowering *w) {
     }
 }
 
-/* What weigh has run is computed again by the step. */
+/* The step computes the segment of loss weights again. */
 static dt_result dti_pass_weigh_segment(dti_lowering *w) {
     const dti_code *code = w->code;
     dti_lower_views_of_inputs(w);
@@ -349,7 +349,7 @@ static dt_result dti_pass_segments(dti_lowering *w) {
         norm[0].download = (dti_range){code->pairs_out, dti_bytes(DT_F32, 2ull * code->pairs_own)};
         norm[1].upload = (dti_range){code->pairs_in, dti_bytes(DT_F32, 2ull * code->pairs_all)};
     }
-    /* the weights of the whole job come after the forward segment; a stage's are there before it */
+    /* the weights of the whole job come after the forward segment; those of a stage before it */
     if (code->slices.piece_count && !code->stage_blocks)
         code->segments[backward].upload = (dti_range){0, DTI_WORD_BYTES * DTI_STEP_WORDS};
     const dt_result result = code->slices.last ? dti_segment_exchange(code) : DT_OK;

@@ -36,7 +36,7 @@ static bool dti_space_set_add(dti_base *base, dti_space_set *set, uint64_t begin
     return true;
 }
 
-/* The lowest offset from `at` on where `bytes` meet nothing of the set. */
+/* The lowest offset from `at` on where `bytes` overlap nothing of the set. */
 static uint64_t dti_space_set_fit(dti_space *s, const dti_space_set *set, uint64_t at,
                                   uint64_t bytes) {
     uint32_t from = dti_space_set_find(set, at + 1);
@@ -74,8 +74,8 @@ static bool dti_space_touch(dti_space *s, uint32_t leaf, const dti_space_block *
     return good;
 }
 
-/* `link`: 1 + where in `next` the leaf's chain goes on; a block has one where it begins and one
- * where it ends. */
+/* `link`: 1 + the index in `next` where the leaf's chain continues. A block has one where it begins
+ * and one where it ends. */
 static void dti_space_link(dti_space *s, uint32_t leaf, uint32_t link) {
     s->next[link] = s->head[leaf];
     s->head[leaf] = link;
@@ -135,7 +135,7 @@ static void dti_space_sets(const dti_space *s, uint32_t first, uint32_t last,
     }
 }
 
-/* What lives in part of a leaf is asked block by block. */
+/* Blocks that live in part of a leaf are compared one by one. */
 static uint64_t dti_space_leaf_fit(dti_space *s, uint32_t leaf, const dti_space_block *item,
                                    uint64_t at) {
     for (uint32_t link = s->head[leaf]; link; link = s->next[link], s->steps++) {

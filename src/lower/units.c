@@ -31,7 +31,7 @@ static dti_unit_range dti_unit_range_of(const dti_code *code, const dti_value *v
     return (dti_unit_range){at % all, (uint32_t)(at / all)};
 }
 
-/* The parameter whose blocks an element lies in: they descend. */
+/* The parameter to whose blocks an element belongs: they descend. */
 static uint32_t dti_unit_param(const dti_layout *l, uint64_t element) {
     uint32_t from = 0, to = l->param_count;
     while (from < to) { /* the first that begins at it or before */
@@ -48,13 +48,13 @@ static bool dti_unit_moves(const dti_value *v) {
     return v->kind == DTI_VALUE_PARAM || v->kind == DTI_VALUE_GRADIENT;
 }
 
-/* DTI_UNITS_MAX: of what no program trains, which stays. */
+/* DTI_UNITS_MAX: a parameter that no program trains; it stays. */
 static uint32_t dti_unit_of(const dti_code *code, uint32_t param) {
     return code->layout->params[param].rest == DTI_NO_REST ? dti_bucket_of(code, param)
                                                            : DTI_UNITS_MAX;
 }
 
-/* 0: of none. */
+/* 0: no unit. */
 static uint64_t dti_unit_mask(const dti_code *code, const dti_value *v) {
     const uint64_t at = dti_unit_range_of(code, v).begin;
     const uint32_t u =
@@ -208,7 +208,7 @@ static dt_result dti_units_uses(dti_unit_work *k) {
 
 /* ---- places */
 
-/* Units that are there at once may not share a place. */
+/* Units in memory at the same time may not share a place. */
 static void dti_units_meet(dti_unit_work *k, uint64_t there) {
     for (uint32_t u = 0; u < k->code->slices.bucket_count; u++) {
         if (there & dti_unit_bit(u))
@@ -255,7 +255,7 @@ static uint64_t dti_units_place(const dti_unit_work *k, uint64_t from, uint64_t 
     return end;
 }
 
-/* One after the other: all are there at once. */
+/* One after the other, as all are in memory at the same time. */
 static uint64_t dti_units_in_order(const dti_unit_work *k, uint64_t from, uint64_t *at) {
     for (uint32_t u = 0; u < k->code->slices.bucket_count; from += dti_unit_elements(k, u++))
         at[u] = from;
@@ -296,7 +296,7 @@ static void dti_units_gradients_live(dti_unit_work *k) {
     }
 }
 
-/* What several runs add up stays until the last one. */
+/* Values that several runs add up stay until the last one. */
 static void dti_units_place_gradients(dti_unit_work *k) {
     dti_code *code = k->code;
     const bool alone = code->slices.last && code->slices.one_run;

@@ -44,7 +44,7 @@ DTI_COMPOSED(dt_atan2, (dt_tensor y, dt_tensor x), y, (y, x)) {
     return dti_atan2(y, x);
 }
 
-/* What is between the quotient and its whole part may be a rounding on the wrong side. */
+/* The difference of the quotient and its whole part may be rounded to the wrong side. */
 DTI_COMPOSED(dt_remainder, (dt_tensor a, dt_tensor b), a, (a, b)) {
     const dt_tensor whole = dt_floor(dt_div(a, b));
     return dt_sub(a, dt_mul(whole, b));

@@ -90,7 +90,7 @@ static double dti_share(dt_tensor x, dt_tensor y) {
     return kept > 0 ? all / kept : 0;
 }
 
-/* The root of x >= 0 whose gradient is 0 where x is 0. */
+/* The root of x >= 0; its gradient is 0 where x is 0. */
 static dt_tensor dti_safe_sqrt(dt_tensor x) {
     dt_tensor none = dt_eq(x, dti_number(x, 0.0f));
     return dt_mask_inv(dt_sqrt(dt_add(x, none)), none);

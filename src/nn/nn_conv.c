@@ -107,7 +107,7 @@ static dti_conv_layer dti_conv_layer_of(dt_tensor x, const char *op, const char 
     return l;
 }
 
-/* x with its padding, and w, b of the layer, whose shape of x has been checked. False: an error. */
+/* x with its padding, and w, b of the layer. The shape of x has been checked. False: an error. */
 static bool dti_conv_layer_make(const dti_nn *nn, dti_conv_layer *l, const dti_conv_padding *p,
                                 dt_tensor *x, dt_tensor *w, dt_tensor *b) {
     const int64_t groups = l->desc.conv.groups ? l->desc.conv.groups : 1;

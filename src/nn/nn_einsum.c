@@ -38,7 +38,7 @@ static bool dti_letters_have(const dti_letters *s, int8_t letter) {
 
 typedef struct dti_spelling { /* letters up to a ',', a '-' or the end */
     dti_letters is;
-    int dots; /* before which letter "..." stands; -1: nowhere */
+    int dots; /* the letter before which "..." is; -1: nowhere */
 } dti_spelling;
 
 static bool dti_einsum_word(dti_einsum *e, dti_spelling *w) {
@@ -67,7 +67,7 @@ static bool dti_einsum_word(dti_einsum *e, dti_spelling *w) {
     }
 }
 
-/* The letters of a word whose "..." is `dots` dimensions; false: they are too many. */
+/* The letters of a word whose "..." is `dots` dimensions; false: too many. */
 static bool dti_einsum_spell(const dti_spelling *w, int dots, dti_letters *out) {
     *out = (dti_letters){0};
     if (w->is.count + (w->dots < 0 ? 0 : dots) > DT_MAX_DIMS)

@@ -42,7 +42,7 @@ DTI_COMPOSED(dt_unfold, (dt_tensor x, int64_t kernel_h, int64_t kernel_w, const 
     return dt_reshape(y, (dt_shape){2, {w.channels * kernel_h * kernel_w, -1}});
 }
 
-/* How many windows lie along a side; -1: none does. */
+/* The number of windows along a side; -1: none fits. */
 static int64_t dti_windows_along(const dti_windows *w, int side, int64_t size) {
     const int64_t step = w->conv.stride[side] > 0 ? w->conv.stride[side] : 1;
     const int64_t apart = w->conv.dilation[side] > 0 ? w->conv.dilation[side] : 1;

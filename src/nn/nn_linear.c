@@ -56,7 +56,7 @@ static dt_tensor dti_nn_buffer(const dti_nn *nn, const char *layer, const char *
     return dt_buffer(nn->graph, dti_nn_name(nn->graph, text, layer, part), shape, init);
 }
 
-/* Uniform in +-1/sqrt(fan_in), or what the user asks for. */
+/* Uniform in +-1/sqrt(fan_in), or the user's choice. */
 static dt_init dti_nn_init(dt_init asked, double fan_in) {
     const float bound = (float)(1.0 / sqrt(fan_in));
     return asked.kind ? asked : (dt_init){DT_INIT_UNIFORM, -bound, bound};

@@ -175,7 +175,7 @@ DTI_COMPOSED(dt_soft_cross_entropy, (dt_tensor y, dt_tensor t), y, (y, t)) {
     return dt_neg(dti_sum_last(dt_mul(t, dt_log_softmax(y, -1))));
 }
 
-/* What the targets ask for of each class, [..., C]; 0 where one does not count. */
+/* The targets' probability of each class, [..., C]; 0 where one does not count. */
 static dt_tensor dti_loss_wanted(dt_tensor t, int64_t classes, const dt_cross_entropy_desc *d) {
     dt_tensor own = dt_one_hot(t, classes);
     const double ignored = dti_or((double)d->ignore_index, -100.0);

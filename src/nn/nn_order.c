@@ -61,7 +61,7 @@ DTI_COMPOSED(dt_flip, (dt_tensor x, int axis), x, (x, axis)) {
 
 static const char *const dti_pad_names[] = {"pad", "pad_reflect", "pad_replicate", "pad_circular"};
 
-/* `n` elements beside x at one end. */
+/* `n` elements next to x at one end. */
 static dt_tensor dti_pad_part(dt_tensor x, const dti_along *a, int64_t n, bool end,
                               dt_padding_mode mode) {
     if (mode == DT_PADDING_REFLECT)
@@ -324,15 +324,15 @@ static dt_tensor dti_lead(dt_tensor rows, int64_t k, bool descending, dt_tensor 
 }
 
 /* Rows [L, n] on their way through a network, as [L, chunk, parts]. An element comes before another
- * by its key, of equals by its place. The key is the value, or infinity for NaN; the place of what
- * comes first among equals in any case is less by 2^24. */
+ * by its key, of equals by its place. The key is the value, or infinity for NaN. Elements that
+ * always come first among equals have a place that is less by 2^24. */
 typedef struct dti_order_rows {
     dt_tensor value, key, place;
     int64_t lines, chunk, parts;
     bool descending;
 } dti_order_rows;
 
-/* Filled up by what comes last. */
+/* Extended by elements that come last. */
 static void dti_order_begin(dti_order_rows *r, dt_tensor x) {
     const int64_t n = dti_tensor_shape(x).dim[1], whole = r->chunk * r->parts;
     r->value = whole > n ? dt_pad(x, 1, 0, whole - n) : x;

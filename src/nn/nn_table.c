@@ -34,7 +34,7 @@ static bool dti_table_fits(const char *op, dt_tensor table, dt_tensor index) {
 
 /* ---- bags */
 
-/* An index of as many dimensions as there are, as [bags, n]: its rows have one more. */
+/* An index of any number of dimensions, as [bags, n]: its rows have one more. */
 static dt_tensor dti_table_bags(dt_tensor index) {
     const dt_shape s = dti_tensor_shape(index);
     int64_t bags = 1;

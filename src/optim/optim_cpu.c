@@ -179,8 +179,8 @@ static void dti_cpu_update_directed(const dti_cpu_task *task, dti_cpu_update *u,
     u->rates.limit = 0.0f;
 }
 
-/* Rows by themselves, each whose gradient, also where it lies in other blocks, is not 0. Returns
- * the largest weight of those. */
+/* Row by row. A row counts if its gradient, also the part in other blocks, is not 0. Returns the
+ * largest weight of those. */
 static uint32_t dti_cpu_update_rows(const dti_cpu_update *u) {
     uint32_t r = 0, largest = 0;
     for (int64_t row = -u->place; row < u->n; row += u->cols, r++) {
@@ -327,7 +327,7 @@ static void dti_cpu_stored_write(const dti_cpu_task *task, const uint32_t *row,
 
 /* ---- the launch */
 
-/* A buffer takes what lies as its gradient. */
+/* A buffer takes its new value from its gradient's place. */
 static void dti_cpu_optim_buffer(const dti_cpu_task *task, const uint32_t *row,
                                  const dti_cpu_stored *s) {
     const int64_t at = (int64_t)row[DTI_TABLE_BLOCK] * DTI_BLOCK;
@@ -470,7 +470,7 @@ static void dti_cpu_optim_tick(const dti_cpu_task *task, int64_t begin, int64_t 
     }
 }
 
-/* ---- scan: the status word becomes the least code of a launch that wrote what is not finite. */
+/* ---- scan: the status word becomes the least code of a launch that wrote a NaN or an infinity. */
 static void dti_cpu_scan(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
     const dti_args_scan *a = &task->launch->args.scan;
     if (dti_all_finite(dti_cpu_in(task, 0, a->x_offset) + begin, DT_F32, (uint64_t)(end - begin)))

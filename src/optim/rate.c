@@ -55,7 +55,7 @@ static double dti_rate_between(double from, double to, double part) {
     return from + (to - from) * part;
 }
 
-/* The place in a period that returns, from 0 to 1; PyTorch's cosine goes down and up. */
+/* The place in a period that repeats, from 0 to 1; PyTorch's cosine goes down and up. */
 static double dti_rate_turn(const dt_schedule *s, uint64_t n) {
     uint64_t period = s->period;
     if (s->kind == DT_SCHEDULE_COSINE) {
@@ -151,7 +151,7 @@ static void dti_rate_phase_in_steps(dt_schedule *s, uint64_t each) {
     s->epochs = 0.0;
 }
 
-/* Ends are rounded, not lengths, so that phases add up; what is wrong stays for dti_rate_check. */
+/* Ends are rounded, not lengths, so that phases add up. Errors are left to dti_rate_check. */
 static void dti_rate_in_steps(dt_optim_desc *d, uint64_t each) {
     double at = 0.0;
     for (int k = 0; k < DT_MAX_PHASES; k++) {
@@ -197,7 +197,7 @@ static const dt_optim_desc *dti_optim_at(const dt_optim_desc *resolved, uint64_t
     return room;
 }
 
-/* ---- what is wrong with it */
+/* ---- its errors */
 
 static bool dti_rate_has(dti_text *problems, int phase, const char *what, double value,
                          double least, double most) {

@@ -36,7 +36,7 @@ static dti_args_commit dti_optim_matrix_args(const dti_optim_site *s, const dti_
     return args;
 }
 
-/* The gradients of a parameter as an update takes them, or what is measured of them. */
+/* The gradients of a parameter as an update uses them, or sums of their squares. */
 static void dti_optim_emit_direction(const dti_optim_site *s, const dti_optim_matrix *m) {
     const dti_args_commit args = dti_optim_matrix_args(s, m, DTI_COMMIT_DIRECTION);
     dti_optim_launch(s, DTI_K_OPTIM_PAIRS, &args, m->direction, s->grads);
@@ -388,7 +388,8 @@ static void dti_cpu_optim_divide(const dti_cpu_task *task, int64_t begin, int64_
 
 /* ---- Rows of the tables */
 
-/* (params, or what is measured with DTI_COMMIT_DIRECTION, grads, state, table) spec0: the kind */
+/* (params, or with DTI_COMMIT_DIRECTION the measured values, grads, state, table) spec0: the
+ * kind */
 DTI_KERNEL(OPTIM_PAIRS, optim_pairs, "urur", GROUP, .run = dti_cpu_optim_pairs, .grain = 64,
            .lanes = DTI_BLOCK / 4, .rounds = dti_blocks_rounds, .effort = dti_blocks_effort);
 

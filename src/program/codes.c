@@ -2,7 +2,7 @@
  * a code, since a code never changes. A code at other shapes (.shapes) is kept after its last
  * program ends, because lengths and sizes recur. Other codes are freed with their last program. */
 
-#define DTI_CODES_KEPT 32 /* that no program has: the oldest goes first */
+#define DTI_CODES_KEPT 32 /* that no program uses: the oldest is freed first */
 
 struct dti_kept_code {
     dti_kept_code *next; /* newest first */

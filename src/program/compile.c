@@ -102,7 +102,7 @@ static dt_result dti_arena_grow(dt_store *s, dti_arena arena, uint64_t bytes, ui
     return dti_arena_grow_at(s, arena, &s->memories[arena], bytes, keep);
 }
 
-/* What comes and goes needs not be kept. */
+/* Values that are gathered and freed need not be kept. */
 static dt_result dti_units_ensure(dt_store *s, const dti_code *code) {
     const uint64_t elements[2] = {code->unit_params, code->unit_gradients};
     const uint64_t fixed = s->layout.fixed - dti_layout_away(&s->layout);
@@ -212,7 +212,7 @@ static dt_result dti_program_memories(dt_program *p) {
     return result ? result : dti_program_table(p);
 }
 
-/* Arenas that no launch of the program names stand in as the parameters: never NULL. */
+/* An arena that no launch of the program names is replaced by the parameters: never NULL. */
 static void dti_step_slot_bind_arenas(const dt_program *p, dti_step_slot *t) {
     for (int i = 0; i < DTI_ARENAS; i++) {
         dti_memory *shared = *dti_program_arena(p, i);
@@ -227,7 +227,7 @@ static void dti_step_slot_bind_arenas(const dt_program *p, dti_step_slot *t) {
             p->external[i] ? p->external[i] : t->memories[DTI_ARENA_PARAM];
 }
 
-/* .whole: what dt_program_run starts; replicas, stages and tensor ranks go by segments. */
+/* .whole: the segments of dt_program_run; replicas, stages and tensor ranks run single segments. */
 static dt_result dti_step_slot_exec(dt_program *p, dti_step_slot *t) {
     const dti_code *code = p->code;
     dti_step_slot_bind_arenas(p, t);

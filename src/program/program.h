@@ -70,7 +70,7 @@ struct dt_program {
     bool borrows;     /* its transients are an older program's, which outlives it */
     dti_memory *external[DT_MAX_OUTPUTS]; /* the application's buffers; NULL after the last */
     dti_step_slot *now;                   /* that the host writes inputs to, and drives */
-    dti_step_slot *shown;                 /* whose outputs are read */
+    dti_step_slot *shown;                 /* its outputs are readable */
     bool *written;                        /* by binding: the host has written it */
     uint64_t *stale; /* by binding: bit t: slot t has an older value of it, or no value */
 

@@ -63,7 +63,7 @@ struct dt_graph {
     dti_base *base;
     bool steps;           /* a gradient goes through step functions (differentiate.c) */
     uint8_t autocast;     /* in a clone: the type of LOW rows (core/autocast.c); DT_F32: off */
-    dti_grad_pass *trace; /* NULL: nobody asks */
+    dti_grad_pass *trace; /* NULL: not needed */
     dti_node *nodes;      /* [0] is nil */
     uint32_t count;
     size_t capacity;

@@ -8,7 +8,7 @@ typedef struct dti_vk_shader {
     const uint64_t *packed; /* bytes, see unpack.c; lowest first */
     uint32_t packed_bytes;
     uint32_t word_count; /* of the module */
-    uint32_t side;       /* for kernels that share a module: the side, constant 5 */
+    uint32_t side;       /* of kernels that share a module: which of them, constant 5 */
     uint32_t kernel;     /* dti_kernel_id */
     uint32_t variant;    /* 0 = the portable one */
 } dti_vk_shader;

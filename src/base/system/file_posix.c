@@ -25,8 +25,8 @@ static const char *dti_stream_kind(const struct stat *file) {
                                      : "it is a device, not a regular file";
 }
 
-/* NULL, or why not; nothing is open then. What is checked is the opened file, so nothing can be put
- * in its place in between. */
+/* NULL, or why not; nothing is open then. The checks are of the opened file, so it cannot be
+ * exchanged in between. */
 static const char *dti_stream_open(const char *path, int *stream, uint64_t *size) {
     struct stat file;
     int descriptor = *stream = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
@@ -238,7 +238,7 @@ static void dti_file_give(int descriptor, const char *path, const dti_file_right
 #endif
 }
 
-/* One that replaces another is nobody else's until it has its rights. */
+/* A file that replaces another is private until it has its rights. */
 static FILE *dti_file_create(const char *path, const dti_file_rights *rights) {
     const mode_t mode = (mode_t)(rights->replaces ? 0600 : rights->mode);
     const int descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);

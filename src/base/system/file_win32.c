@@ -104,7 +104,8 @@ static const char *dti_file_name(const char *path) {
     return name;
 }
 
-/* A link, or what else the system follows: where it ends. One that ends nowhere is an error. */
+/* The target of a link, or of another kind that the system follows. A link to nothing is an
+ * error. */
 static bool dti_file_follow(const char *path, char to[DTI_FILE_PATH]) {
     const HANDLE file = CreateFileA(path, 0, FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE,
                                     NULL, OPEN_EXISTING, FILE_FLAG_BACKUP_SEMANTICS, NULL);
@@ -174,7 +175,7 @@ static bool dti_file_rename(const char *from, const char *to) {
     return false;
 }
 
-/* Others may read it, to see who has it. */
+/* Other processes may read it, to see the owner. */
 static int dti_file_lock(const char *path, char who[DTI_LOCK_WHO], int *lock) {
     if (!_sopen_s(lock, path, _O_RDWR | _O_CREAT | _O_BINARY | _O_NOINHERIT, _SH_DENYWR,
                   _S_IREAD | _S_IWRITE)) {

@@ -58,7 +58,7 @@
 #include <pthread.h>
 #include <sched.h>
 #endif
-#if DTI_POSIX && !defined __wasi__ /* which has none */
+#if DTI_POSIX && !defined __wasi__ /* WASI has no such thing */
 #define DTI_SIGNALS 1
 #include <signal.h>
 #else

@@ -7,7 +7,7 @@
 #define DTI_AUGMENT_STREAM 0x6175676D656E7400u /* "augment"; plus the epoch, as of batch.c */
 #define DTI_AUGMENT_STEP 0x9E3779B97F4A7C15u   /* so that seeds of steps are far apart */
 
-/* What a number is for: its place among those of a sample. Noise has all from NOISE on. */
+/* The purpose of a number: its place among those of a sample. Noise has all from NOISE on. */
 enum {
     DTI_DRAW_X,
     DTI_DRAW_Y,
@@ -213,7 +213,7 @@ typedef struct dti_box {
     int left, top, right, bottom; /* past the last */
 } dti_box;
 
-/* Its middle is a pixel by chance; what lies outside is cut off. */
+/* Its centre is a random pixel; the part outside is cut off. */
 static dti_box dti_augment_box(const dti_augment *a, const dti_draw *d, int place, int w, int h) {
     const int x = dti_draw_below(d, place, a->width) - w / 2;
     const int y = dti_draw_below(d, place + 1, a->height) - h / 2;
@@ -320,7 +320,7 @@ static void dti_augment_mix(const dti_augment *a, const dti_draw *d, float *x, c
 
 /* ---- opening */
 
-/* A column that the sample's values of are f32; NULL = none. */
+/* A column whose values in a sample are f32; NULL = none. */
 static const dt_column *dti_augment_column(const dt_dataset *data, int column) {
     if (column < 0 || column >= dti_dataset_columns(data) ||
         dti_tensor_dtype(data->columns[column].input) != DT_F32)

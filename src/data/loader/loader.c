@@ -40,7 +40,7 @@ struct dti_loader {
     uint64_t batches; /* of an epoch */
     dti_sampler order;
     dt_dataset stream_data;    /* a set whose columns are the stream's buffer */
-    dti_stream_buffer *stream; /* NULL: the set has none */
+    dti_stream_buffer *stream; /* NULL: the set has no stream */
     char *scratch;             /* of the workers' augmentation, one after the other */
     dti_loader_slot slots[2];
     int slot;                    /* that is read into; with threads the other one is the caller's */
@@ -51,7 +51,7 @@ struct dti_loader {
     int threads;                                       /* that run */
     _Atomic bool cancel;    /* the batch that is being read is not needed any more */
     _Atomic uint64_t taken; /* rows of the slot that is being read */
-    dti_mutex lock;         /* of what follows */
+    dti_mutex lock;         /* of the following members */
     dti_cond wake, done;    /* for the threads; for the caller */
     /* the number of slots to read; of the newest that has its rows, or is to get them */
     uint64_t turn, prepared, preparing;
@@ -125,7 +125,7 @@ static void dti_loader_take(dti_loader *l, dti_loader_slot *s, char *scratch) {
     }
 }
 
-/* The places of what the stream has for the batch; else why it has nothing. */
+/* The places of the stream's samples for the batch; else the error. */
 static void dti_loader_stream(dti_loader *l, dti_loader_slot *s) {
     const dti_batch *b = &s->batch;
     const dt_dataset *data = l->desc.data;
@@ -456,7 +456,7 @@ static dt_result dti_loader_alloc_slots(dti_loader *l) {
     return DT_OK;
 }
 
-/* The stream's buffer is what the columns read. */
+/* The columns read the stream's buffer. */
 static dt_result dti_loader_alloc_stream(dti_loader *l) {
     const dti_loader_desc *d = &l->desc;
     if (!d->data->stream)
@@ -491,7 +491,7 @@ static dt_result dti_loader_alloc(dti_loader *l) {
     return dti_loader_alloc_slots(l);
 }
 
-/* A set whose columns have data, which will be the buffer. */
+/* A set whose columns' data will be the buffer. */
 static void dti_loader_stream_data(dti_loader *l) {
     l->stream_data = *l->desc.data;
     l->desc.data = &l->stream_data;

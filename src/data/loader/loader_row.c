@@ -47,7 +47,7 @@ static void dti_column_gather(const dti_loader_column *c, const uint32_t *source
             memcpy((char *)values + i * bytes, data + sources[i] * bytes, bytes);
 }
 
-/* Rows [begin, end) of a slot that stand for no sample. */
+/* Fills rows [begin, end) of a slot that have no sample. */
 static void dti_column_pad(const dti_loader_column *c, uint32_t begin, uint32_t end, void *values) {
     if (begin >= end)
         return;

@@ -47,7 +47,8 @@ static void dti_sampler_free(dti_base *base, dti_sampler *o) {
     o->rows = NULL;
 }
 
-/* The first row whose sum is above a share of all. The last one with a weight is never passed. */
+/* The first row whose sum is above a share of all. It never goes past the last row with a
+ * weight. */
 static uint32_t dti_sampler_drawn(const dti_sampler *o, uint32_t rows, double share) {
     const double at = share * o->sums[rows - 1];
     uint32_t low = 0, high = rows - 1;

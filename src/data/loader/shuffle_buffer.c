@@ -28,13 +28,13 @@ typedef struct dti_stream_buffer {
     uint32_t *place;              /* [window] of sample i at i % window, until it is drawn */
     uint32_t *drawn;              /* [kept] places of positions first to next, at p % kept */
     uint32_t *unused, unused_count;
-    uint32_t *order, ordered; /* [n] of `block`, which has that many samples; 0: of none */
+    uint32_t *order, ordered; /* [n] of `block`, which has that many samples; 0: no block */
     uint64_t block, first, next;
     bool begun, ended;          /* the stream is where `read` says; it has no further sample */
     _Atomic uint64_t read;      /* samples that were read */
     _Atomic uint64_t since;     /* when it began to wait for a sample; UINT64_MAX: it does not */
     const _Atomic bool *cancel; /* of the fill under way, like the next members */
-    bool alone;                 /* nobody else looks at `since` */
+    bool alone;                 /* no other thread reads `since` */
     char *why;
     size_t why_bytes;
 } dti_stream_buffer;
@@ -284,7 +284,7 @@ static dt_result dti_shuffle_open(dti_base *base, const dt_stream_desc *d, uint3
     return DT_OK;
 }
 
-/* x and what it has; NULL: nothing. */
+/* x and its memory; NULL: nothing. */
 static void dti_shuffle_free(dti_base *base, dti_stream_buffer *x) {
     if (!x)
         return;

@@ -35,7 +35,7 @@ static const void *dti_csv_thread(void) {
     return &here;
 }
 
-/* From now on reading touches no context: the trainer's thread may do it beside a step. */
+/* From now on reading touches no context: the trainer's thread may do it during a step. */
 static void dti_csv_settle(dt_csv *csv) {
     csv->home = dti_csv_thread();
     dti_base_init(&csv->reading, NULL, NULL);

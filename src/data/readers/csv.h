@@ -79,5 +79,5 @@ static dt_result dti_csv_scan(dt_csv *csv, const dt_csv_desc *desc);
  * is an error. */
 typedef enum dti_csv_verdict { DTI_CSV_KEPT, DTI_CSV_LEFT, DTI_CSV_BAD } dti_csv_verdict;
 static dti_csv_verdict dti_csv_judge(const dt_csv *csv, char *why, size_t size);
-static int dti_csv_find(const dt_csv *csv, const char *name); /* csv.c; -1: none */
+static int dti_csv_find(const dt_csv *csv, const char *name); /* csv.c; -1: not found */
 static size_t dti_csv_category(const dti_csv_column *column, const char *text, bool *found);

@@ -56,7 +56,7 @@ static const dt_csv_rule *dti_csv_rule_of(const dt_csv_desc *desc, const char *n
     return &none;
 }
 
-/* INVALID: a pattern that matches no column, or a rule that decides none, has a mistake. */
+/* INVALID: a pattern matches no column, or a rule decides none. */
 static dt_result dti_csv_check_rules(const dt_csv *csv, const dt_csv_desc *desc) {
     for (int i = 0; i < DT_MAX_CSV_RULES && desc->rules[i].columns; i++) {
         const char *all = desc->rules[i].columns;
@@ -330,7 +330,7 @@ static dt_result dti_csv_guess(dt_csv *csv, dti_csv_column *c) {
     return DT_OK;
 }
 
-/* What a column is, now that all its values were seen. */
+/* The kind of a column, after all its values were seen. */
 static dt_result dti_csv_decide(dt_csv *csv, dti_csv_column *column) {
     if (column->kind == DT_CSV_SKIP || csv->known)
         return DT_OK;

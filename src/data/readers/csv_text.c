@@ -192,7 +192,7 @@ static const char *dti_csv_field(const dti_csv_cursor *c, size_t i) {
 
 /* ---- values */
 
-/* What follows the word, which is in lower case; NULL: the text is another. */
+/* The text after the word, which is in lower case; NULL: the text is another. */
 static const char *dti_csv_after(const char *text, const char *word) {
     while (*word && dti_lower(*text) == *word)
         text++, word++;

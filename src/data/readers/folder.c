@@ -198,7 +198,7 @@ static dt_result dti_folder_workers_make(dt_folder *f) {
     return f->workers ? DT_OK : DT_ERROR_MEMORY;
 }
 
-/* The cache keeps the first rows, so what it has room for does not depend on an order. */
+/* The cache keeps the first rows, so its contents do not depend on an order. */
 static dt_result dti_folder_cache_make(dt_folder *f) {
     f->cache_rows = (size_t)DTI_MIN(f->desc.cache_bytes / f->picture_bytes, (uint64_t)f->rows);
     if (!f->cache_rows)

@@ -21,7 +21,7 @@ struct dt_folder {
     uint32_t *labels;
     size_t label_capacity;
     uint64_t skipped;
-    int width, height, channels;             /* of what a sample gets */
+    int width, height, channels;             /* of a sample's picture */
     size_t file_max, pixels_max, height_max; /* of the files */
     size_t picture_bytes, name_max;
     float table[256];

@@ -20,8 +20,7 @@ static int dti_folder_before(const void *a, const void *b) {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* The paths in a folder whose names `wanted` lets pass, sorted. Text and list are the caller's to
- * free. */
+/* The paths in a folder whose names `wanted` accepts, sorted. The caller frees text and list. */
 typedef struct dti_folder_list {
     dti_text text; /* each followed by a zero */
     char **paths;

@@ -25,7 +25,7 @@ static dt_result dti_zip_wrong(const dti_file_bytes *z, const char *what) {
     return dti_fail(z->base, DT_ERROR_FORMAT, "%s: not an archive of np.savez: %s", z->path, what);
 }
 
-/* Sizes of 64 bits stand in an extra field (id 1), those alone that are all ones in the entry. */
+/* Sizes of 64 bits are in an extra field (id 1), but only those that are all ones in the entry. */
 static void dti_zip_wide(const unsigned char *extra, size_t size, dti_zip_entry *e) {
     uint64_t *wide[3] = {&e->size, &e->packed, &e->at};
     while (size >= 4) {
@@ -146,7 +146,7 @@ static dt_result dti_zip_inflate(const dti_file_bytes *z, const dti_zip_entry *e
 static dt_result dti_zip_take_deflated(const dti_file_bytes *z, const dti_zip_entry *e,
                                        const unsigned char *bytes, dt_array *out) {
 #ifdef DT_WITH_ZLIB
-    if (e->size > 1032 * (e->packed + 1)) /* deflate gives no more */
+    if (e->size > 1032 * (e->packed + 1)) /* deflate's limit */
         return dti_zip_wrong(z, "a deflated entry has an impossible size");
     if (e->packed >= UINT_MAX || e->size >= UINT_MAX)
         return dti_fail(z->base, DT_ERROR_UNSUPPORTED,

@@ -15,7 +15,7 @@ static dt_result dti_picture_no(const dti_reader *r, const char *why) {
 static dt_result dti_picture_wrong(const dti_file_bytes *f, const char *why) {
     char plain[200];
     size_t n = 0;
-    for (; why[n] && n + 1 < sizeof plain; n++) /* what the libraries say may quote the file */
+    for (; why[n] && n + 1 < sizeof plain; n++) /* texts of the libraries may quote the file */
         plain[n] = why[n] >= ' ' && why[n] < 0x7F ? why[n] : '?';
     plain[n] = 0;
     return dti_fail(f->base, DT_ERROR_FORMAT, "%s: damaged or truncated: %s", f->path, plain);
@@ -201,7 +201,7 @@ static void dti_picture_floats(const uint8_t *pixels, size_t count, size_t chann
             to[c * count + i] = table[pixels[i * channels + c]];
 }
 
-/* ---- what is asked for */
+/* ---- the requested size */
 
 static dt_result dti_picture_asked(dti_base *base, const char *who, int width, int height,
                                    int channels) {
@@ -237,7 +237,7 @@ static void dti_image_values(const uint8_t *pixels, size_t count, size_t channel
             ((uint8_t *)to)[c * count + i] = pixels[i * channels + c];
 }
 
-/* The picture `p` of the file as `d` wants it; room: what it takes meanwhile. */
+/* The picture `p` of the file as `d` requests it; room: scratch. */
 static dt_result dti_image_decode(const dti_file_bytes *f, const dti_picture *p,
                                   const dt_image_desc *d, uint8_t *room[3], dt_array *out) {
     const int c = d->channels ? d->channels : p->channels;

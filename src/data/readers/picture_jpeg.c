@@ -8,7 +8,7 @@
 #include <jerror.h>
 
 typedef struct dti_jpeg_reading {
-    struct jpeg_error_mgr errors; /* first: libjpeg knows it alone */
+    struct jpeg_error_mgr errors; /* first: libjpeg gets only this */
     struct jpeg_decompress_struct jpeg;
     const dti_file_bytes *file;
     const dti_picture *picture;

@@ -102,7 +102,7 @@ static dt_result dti_wav_sizes(dti_reader *r, uint64_t size, dti_wav *w) {
     return DT_OK;
 }
 
-/* Whose file it is: "RIFF" or, with sizes of 64 bits, "RF64" or "BW64"; and "WAVE". */
+/* The file's kind: "RIFF" or, with sizes of 64 bits, "RF64" or "BW64"; and "WAVE". */
 static bool dti_wav_begins(const uint8_t b[12], dti_wav *w) {
     w->wide = !memcmp(b, "RF64", 4) || !memcmp(b, "BW64", 4);
     return (w->wide || !memcmp(b, "RIFF", 4)) && !memcmp(b + 8, "WAVE", 4);

@@ -48,7 +48,7 @@ static dt_result dti_replay_damaged(const dti_reader *f, const char *why) {
     return dti_fail(f->base, DT_ERROR_FORMAT, "%s: damaged or truncated: %s", f->path, why);
 }
 
-/* Whose file it is, before its numbers are believed. */
+/* Checks whose file it is, before its numbers are used. */
 static dt_result dti_replay_alike(const dt_replay *r, const dti_reader *f,
                                   const dti_replay_head *head) {
     if (head->magic != DTI_REPLAY_FILE)
@@ -96,7 +96,7 @@ static dt_result dti_replay_sum(dti_reader *f) {
     return result || sum == kept ? result : dti_replay_damaged(f, "its checksum is wrong");
 }
 
-/* A priority that no call gives is one that a file was made with. */
+/* A priority that no call could have given is an error. */
 static dt_result dti_replay_priorities(dt_replay *r, dti_reader *f) {
     for (uint64_t i = 0; i < r->leaves; i++) {
         double value = 0.0;

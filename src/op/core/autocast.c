@@ -83,7 +83,7 @@ static const dt_tensor *dti_autocast_inputs(const dti_op_info *info, const dt_te
                                             uint32_t count, dt_tensor *room) {
     for (uint32_t i = 0; i < count; i++) {
         if (dti_is_nil(in[i]) || in[i].graph != in[0].graph)
-            return in; /* build.c refuses it */
+            return in; /* build.c reports it */
     }
     if (!count || info == dti_op_info_of(DTI_OP_CAST) || in[0].graph->error[0])
         return in;

@@ -157,7 +157,7 @@ static void dti_pass_run(dt_graph *graph, uint32_t first, const dt_tensor *y, co
     dti_pass p = {.graph = graph, .first = first, .count = graph->count, .wrt = wrt};
     p.leaves = first > 1 ? count : 0;
     p.trace = first > 1 ? NULL : graph->trace;
-    graph->trace = NULL; /* a pass within this one has nodes that nobody asks for */
+    graph->trace = NULL; /* nobody needs the nodes of a pass within this one */
     const size_t slots = (size_t)1 + p.leaves + p.count - first;
     p.adjoint = dti_alloc_array(graph->base, slots, sizeof *p.adjoint);
     p.reached = dti_alloc_array(graph->base, slots, 1);
@@ -270,7 +270,7 @@ static dt_tensor dti_gradient_make(dt_graph *g, const dti_call *c) {
 }
 
 DT_API dt_tensor dt_gradient(dt_tensor y, dt_tensor x) {
-    if (dti_is_nil(y)) /* a {0} knows no graph: x does */
+    if (dti_is_nil(y)) /* a {0} has no graph, but x has */
         return dti_nil_of(y.graph ? y : x, "gradient");
     if (dti_is_nil(x))
         return dti_graph_fail(y.graph, "gradient: x is nil");

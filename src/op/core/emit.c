@@ -205,7 +205,7 @@ static dti_map_args dti_map_args_of(const dti_launch *l) {
     return a;
 }
 
-/* The last of `count` views is what is written. */
+/* The last of `count` views is the output. */
 static void dti_emit_map(dti_emit *e, dti_kernel_id kernel, uint32_t selector,
                          const dti_view *const *views, int count, const float p[2]) {
     const dti_walk w = dti_walk_make(views[count - 1]->dim, views, count);
@@ -323,7 +323,7 @@ static bool dti_emit_span(dti_emit *e, const dti_view *a, const dti_view *b, uin
     const bool swapped = y.offset < x.offset;
     const dti_value *first = swapped ? &y : &x, *second = swapped ? &x : &y;
     const uint64_t end = second->offset + second->bytes, gap = second->offset - first->offset;
-    const uint64_t block = DTI_WORD_BYTES * DTI_BLOCK; /* what is between them is unused */
+    const uint64_t block = DTI_WORD_BYTES * DTI_BLOCK; /* the bytes between them are unused */
     if (x.kind == DTI_VALUE_TRANSIENT || x.kind != y.kind || x.dtype != DT_F32 ||
         y.dtype != DT_F32 || gap < first->bytes || gap - first->bytes >= block ||
         end - first->offset > e->range_bytes || dti_emit_crosses(e->list, first, end))

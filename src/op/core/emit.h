@@ -115,7 +115,7 @@ static dti_view dti_view_packed(uint32_t value, const dti_view *like, int64_t of
 /* n floats, `stride` apart, as one axis. */
 static dti_view dti_view_line(uint32_t value, int64_t n, int64_t stride, int64_t offset);
 static bool dti_view_is_dense(const dti_view *v);
-/* The stride of axes [first, end) as one axis; -1 where they do not lie so. */
+/* The stride of axes [first, end) as one axis; -1 if they cannot be one. */
 static int64_t dti_view_as_one(const dti_view *v, int first, int end);
 static int64_t dti_view_elements(const dti_view *v);
 

@@ -1,7 +1,7 @@
 /* How messages name a tensor: by its label, else by its op and its layer's parameter, else by its
  * input. A node's number would mean nothing to a caller. */
 
-/* What a view looks at. */
+/* The source of a view. */
 static const dti_node *dti_name_viewed(const dt_graph *g, uint32_t id) {
     const dti_node *n = &g->nodes[id];
     while (n->count == 1 && dti_op_info_of(n->op)->family->view)
@@ -44,7 +44,7 @@ static dti_name dti_tensor_name(dt_tensor x) {
 static dti_name dti_tensor_print(dt_tensor x) {
     const dti_node *n = dti_node_of(x);
     dti_name name = dti_tensor_name(x);
-    if (n->term) /* its pair is nobody's business */
+    if (n->term) /* its pair is internal */
         return name;
     const size_t at = strlen(name.text);
     snprintf(name.text + at, sizeof name.text - at, " %s",

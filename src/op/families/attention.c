@@ -105,7 +105,8 @@ static double dti_attention_macs(const dt_graph *g, const dti_node *n) {
 
 /* ---- Gradients */
 
-/* What flows to the heads' results. Mostly nothing flows to their logarithms: then dy is a pad. */
+/* The gradient of the heads' results. Mostly their logarithms have no gradient: then dy is a
+ * pad. */
 static dt_tensor dti_attention_dy(const dti_grad *g, int64_t wide, bool *logs) {
     const dti_node *n = dti_node_of(g->dy);
     *logs = true;
@@ -134,7 +135,7 @@ static bool dti_attention_kept(const dti_grad *g, dt_tensor *y, dt_tensor *logs)
     return true;
 }
 
-/* sum y dy of each head, less what flows to its logarithm. The largest score only shifts. */
+/* sum y dy of each head, less the gradient of its logarithm. The largest score only shifts. */
 static dt_tensor dti_attention_sums(const dti_grad *g, const dti_attention *a, dt_tensor y,
                                     dt_tensor dy, bool logs) {
     const int64_t wide = a->heads * a->dv;
@@ -310,7 +311,7 @@ static void dti_attention_grad_emit(dti_emit *e) {
     }
 }
 
-#include "attention_cpu.c" /* its functions stand in the rows below */
+#include "attention_cpu.c" /* its functions are used in the rows below */
 
 /* ---- Constructor */
 

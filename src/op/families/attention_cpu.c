@@ -7,10 +7,10 @@
 
 #define DTI_ATTENTION_QUERIES 64 /* of a block: their scores and sums stay in L2 */
 #define DTI_ATTENTION_KEYS 256
-#define DTI_ATTENTION_ITEM 256  /* queries of an item, for which keys are turned once */
+#define DTI_ATTENTION_ITEM 256  /* queries of an item; keys are transposed once for each */
 #define DTI_ATTENTION_SPAN 4096 /* keys, or queries, that are added up in float */
 
-/* A matrix of floats, or of what q, k and v are. */
+/* A matrix of floats, or of the type of q, k and v. */
 typedef struct dti_attention_matrix {
     const void *at;
     int64_t row, col;
@@ -27,7 +27,7 @@ typedef struct dti_attention_work {
     const uint16_t *k16, *v16; /* the head's, in place */
     uint16_t *q16, *s16, *ds16;
     float *dq, *dk, *dv;    /* sums that are narrowed when they are complete */
-    float *kt, *vt, *k, *v; /* of the head: turned [size][ld], and [tk][size to a vector] */
+    float *kt, *vt, *k, *v; /* of the head: transposed [size][ld], and [tk][size to a vector] */
     float *q, *s, *ds, *m, *gemm;
     double *sum, *wide, *wide_keys; /* of rows of weights; of spans: of queries, dk and dv */
     int64_t ld, d16, dv16;
@@ -55,7 +55,7 @@ static void dti_attention_split_scale(dti_attention_work *w) {
     w->s_scale = w->half ? scale / w->q_scale : 1;
 }
 
-/* What only operands in 16 bits need. */
+/* Memory for operands in 16 bits. */
 static void dti_attention_lay_half(dti_attention_work *w, bool grad, float *memory, size_t *at) {
     const dti_args_attention *a = w->a;
     const int64_t scores = DTI_ATTENTION_QUERIES * DTI_ATTENTION_KEYS;
@@ -70,7 +70,7 @@ static void dti_attention_lay_half(dti_attention_work *w, bool grad, float *memo
         dti_half_block_floats(DTI_ATTENTION_KEYS, DTI_ATTENTION_KEYS, DTI_ATTENTION_KEYS));
 }
 
-/* What only floats need. */
+/* Memory for operands in f32. */
 static void dti_attention_lay_float(dti_attention_work *w, bool grad, float *memory, size_t *at) {
     const dti_args_attention *a = w->a;
     const dti_gemm widest = {.m = DTI_ATTENTION_KEYS, .n = DTI_ATTENTION_KEYS, .k = DTI_GEMM_KC};
@@ -156,7 +156,7 @@ static void dti_attention_prepare(dti_attention_work *w, int64_t end) {
     }
 }
 
-/* Keys from j0 on, [n][d] or turned. */
+/* Keys from j0 on, [n][d] or transposed. */
 static dti_attention_matrix dti_attention_keys(const dti_attention_work *w, int64_t j0,
                                                bool turned) {
     const int64_t row = w->a->k_row;
@@ -166,7 +166,7 @@ static dti_attention_matrix dti_attention_keys(const dti_attention_work *w, int6
                   : (dti_attention_matrix){w->k + j0 * w->d16, w->d16, 1};
 }
 
-/* Values from j0 on, [n][dv] or turned. */
+/* Values from j0 on, [n][dv] or transposed. */
 static dti_attention_matrix dti_attention_values(const dti_attention_work *w, int64_t j0,
                                                  bool turned) {
     const int64_t row = w->a->v_row;
@@ -176,7 +176,7 @@ static dti_attention_matrix dti_attention_values(const dti_attention_work *w, in
                   : (dti_attention_matrix){w->v + j0 * w->dv16, w->dv16, 1};
 }
 
-/* rows x n of scores as an operand: the floats, or what they round to. */
+/* rows x n of scores as an operand: the floats, or rounded to 16 bits. */
 static dti_attention_matrix dti_attention_rounded(const dti_attention_work *w, const float *s,
                                                   uint16_t *s16, int64_t rows, int64_t n) {
     for (int64_t i = 0; w->half && i < rows; i++)
@@ -219,7 +219,7 @@ static dti_attention_matrix dti_attention_queries(const dti_attention_work *w, i
     return (dti_attention_matrix){w->half ? (const void *)w->q16 : w->q, w->d16, 1};
 }
 
-/* What places and the mask add to scores of query i with keys [lo, hi); s: the row's, of key 0. */
+/* Adds places and the mask to scores of query i with keys [lo, hi); s: the row's, of key 0. */
 static void dti_attention_bias(const dti_attention_work *w, int64_t i, int64_t lo, int64_t hi,
                                float *s) {
     const dti_args_attention *a = w->a;

@@ -37,7 +37,7 @@ static void dti_cache_grad(dti_grad *g) {
         dti_graph_fail(g->graph, "cache: a program with .cached has no gradients");
 }
 
-/* Where x's first position goes, so that its last has room. */
+/* The place of x's first position, so that its last has room. */
 static bool dti_cache_labels(const dt_graph *g, const dti_node *n, dti_labels *out) {
     if (!dti_cache_keeps(n))
         return false;

@@ -16,7 +16,7 @@
 #define DTI_GEMM_CHUNK_CHAIN 512  /* not longer where there are few workgroups */
 #define DTI_GEMM_CHUNK_GROUPS 256 /* are not few */
 #define DTI_GEMM_CHUNK_FILL 72    /* of a small product */
-#define DTI_GEMM_CHUNK_STEP 16    /* what a chunk is a multiple of: every tile's step */
+#define DTI_GEMM_CHUNK_STEP 16    /* a chunk is a multiple of it: every tile's step */
 #define DTI_GEMM_CHUNK_LEAST 64 /* in a chunk of a rowwise product; twice that in a sum over rows */
 #define DTI_GEMM_CHUNK_NARROW 16  /* rows or columns of a product */
 #define DTI_GEMM_CHUNK_TILES 2048 /* of all parts, which are 64 x 64 elements each, at most */
@@ -137,7 +137,7 @@ static dti_effort dti_product_sum_effort(const dti_launch *l, uint32_t variant, 
     return (dti_effort){a->parts, (uint64_t)a->parts * a->n};
 }
 
-/* Four values by fours, or each by itself. */
+/* Four values at a time, or one. */
 static uint64_t dti_product_sum_rounds(const dti_launch *l, uint32_t local) {
     return 4 * (uint64_t)l->args.product_sum.parts + DTI_ROUNDS_FEW;
 }

@@ -46,8 +46,8 @@ static void dti_meet_emit(dti_emit *e) {
 }
 
 /* ---- a tensor group: the ranks that one model is split over (Shoeybi et al., "Megatron-LM",
- * 2019). All have the sum, so each already has its gradient; what all read gets a part of its
- * gradient from each. */
+ * 2019). All have the sum, so each already has its gradient. A value that all read gets a part of
+ * its gradient from each. */
 
 static bool dti_parted_sum_shape(dti_build *b) {
     return dti_build_f32(b) && dti_shape_same(b);
@@ -65,7 +65,7 @@ static void dti_parted_copy_grad(dti_grad *g) {
     g->dx[0] = dti_parted_summed(g->dy);
 }
 
-/* ---- the largest, for what is not differentiated */
+/* ---- the maximum, for values without a gradient */
 
 static bool dti_parted_most_flat(const dti_node *n) {
     return true;

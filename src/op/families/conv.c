@@ -6,7 +6,7 @@
 
 /* ---- Shapes. Sizes below 2^31 and 64-bit sums: nothing overflows. */
 
-/* Windows along one axis; 0 where none fits. */
+/* Windows along one axis; 0 if none fits. */
 static int64_t dti_conv_windows(const dti_attr *attr, int axis, int64_t in, int64_t kernel) {
     int64_t span = (int64_t)attr->i[DTI_CONV_DILATION + axis] * (kernel - 1) + 1;
     int64_t room = in + 2 * (int64_t)attr->i[DTI_CONV_PADDING + axis] - span;
@@ -259,7 +259,7 @@ static void dti_conv_image_emit(dti_emit *e) {
         DTI_EMIT(e, forward ? DTI_K_CONV : DTI_K_CONV_DX, (uint64_t)dti_view_elements(&out), a,
                  in.value, w.value, out.value, bias);
     l->spec[0] = bias != DTI_UNBOUND;
-    l->dtype[0] = in.dtype; /* what epilogues it takes depends on it */
+    l->dtype[0] = in.dtype; /* the possible epilogues depend on it */
 }
 
 /* The sum over all samples in parts, for parallel work where the weight is small. The cut is a

@@ -3,7 +3,7 @@
  * (lib/conv_tile.glsl). All add in the same order, in one chain an element: no bit depends on the
  * variant. */
 
-#include "conv_cpu.c" /* its functions stand in the rows below */
+#include "conv_cpu.c" /* its functions are used in the rows below */
 
 /* ---- Tiles, as product.glsl's spec2 */
 
@@ -32,8 +32,8 @@ static dti_conv_shape dti_conv_shape_of(uint32_t variant) {
     return s;
 }
 
-/* What a launch makes: `outer` matrices of m channels and n positions, or weights, each a sum of k
- * products. */
+/* The output of a launch: `outer` matrices of m channels and n positions, or weights, each a sum of
+ * k products. */
 typedef struct dti_conv_made {
     uint64_t m, n, k, outer;
 } dti_conv_made;
@@ -126,9 +126,9 @@ static void dti_conv_lies(const dti_launch *l, uint32_t variant, uint32_t spec[4
 
 /* ---- In registers */
 
-/* Workgroups' tiles, see shaders/conv.comp. spec2: 0, or the taps of a row, where a tile stays
- * in one (they share loads). spec3: how many channels an invocation makes, 1 to 8, for 8 positions
- * each. Loads are what counts: staying in a row wins unless rows fill their tiles of 8 badly. */
+/* Workgroups' tiles, see shaders/conv.comp. spec2: 0, or the taps of a row, where a tile stays in
+ * one (they share loads). spec3: the channels of an invocation, 1 to 8, for 8 positions each. Loads
+ * decide: staying in a row wins unless rows fill their tiles of 8 badly. */
 static void dti_conv_tile(const dti_args_conv *a, uint32_t made, uint32_t cols, uint32_t spec[4]) {
     const uint32_t channels = made < 8 ? made : 8;
     const uint64_t in_rows = dti_ceil_div(cols, 8) * 8 * (7 + a->kw + channels * a->kw);
@@ -300,7 +300,7 @@ static void dti_conv_trial_epilogue(uint32_t number, uint32_t channels, dti_tria
 static bool dti_conv_image_trial(uint32_t number, dti_kernel_id kernel, dti_trial *t) {
     *t = (dti_trial){.launch = {.kernel = (uint16_t)kernel, .args_bytes = sizeof(dti_args_conv)}};
     dti_args_conv *a = &t->launch.args.conv;
-    if (number == 6 || !dti_conv_trial_args(number, a)) /* what is cut one by one is CONV_DW's */
+    if (number == 6 || !dti_conv_trial_args(number, a)) /* others belong to CONV_DW */
         return false;
     const bool forward = kernel == DTI_K_CONV;
     if (!forward) { /* many channels are those that are made */

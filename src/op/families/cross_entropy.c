@@ -348,7 +348,7 @@ static bool dti_classes_parted(const dti_parting *s) {
            x.dim[x.rank - 1] <= (1 << 24);
 }
 
-/* Smoothing by class weights is not there. */
+/* Smoothing by class weights is not supported. */
 static bool dti_cross_entropy_parted(dti_parting *s) {
     s->out = dti_parted_whole;
     s->make = dti_cross_entropy_parts;
@@ -367,7 +367,8 @@ static bool dti_accuracy_parted(dti_parting *s) {
 
 static void dti_xent_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
     const dti_args_xent *a = &l->args.xent;
-    spec[3] = dti_row_lies(a->classes, a->x_offset); /* what the loss sums, its gradient does */
+    spec[3] = dti_row_lies(a->classes, a->x_offset); /* the gradient works on the elements that the
+                                                      * loss sums */
     if (l->kernel == DTI_K_XENT_GRAD && a->y_offset % 4)
         spec[3] |= DTI_ROW_APART;
     if (l->kernel == DTI_K_XENT_GRAD && (spec[3] & DTI_ROW_FOURS) && a->s_stride == 1 &&
@@ -382,7 +383,7 @@ static uint64_t dti_xent_rounds(const dti_launch *l, uint32_t local) {
     return dti_rounds_of(dti_row_width(l), 4, local);
 }
 
-/* Logits and their gradient; pairs, and what is kept of rows, are of f32. */
+/* Logits and their gradient; pairs, and saved values of rows, are f32. */
 static bool dti_xent_grid_halves(const dti_launch *l, int binding) {
     return binding == 0 || (binding == 3 && l->kernel != DTI_K_XENT);
 }
@@ -411,7 +412,7 @@ static bool dti_xent_dx_in_step(const dti_launch *l, int binding) {
     return binding == 0 && l->args.xent.x_offset == l->args.xent.y_offset;
 }
 
-/* (logits, what XENT kept, s, dlogits), where workgroups run */
+/* (logits, XENT's saved values, s, dlogits), where workgroups run */
 DTI_KERNEL(XENT_DX, xent_dx, "rrrw", ITEM, .invocations = dti_quarter_invocations,
            .grid_halves = dti_xent_grid_halves, .tile = dti_xent_tile, .rounds = dti_rounds_few,
            .in_step = dti_xent_dx_in_step);

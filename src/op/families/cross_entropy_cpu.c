@@ -46,7 +46,7 @@ static void dti_rows_log_sum(const dti_isa_kernels *k, const float *x, int64_t r
     k->unary[DTI_U_LOG](s->log_sum, s->log_sum, s->rows, 0, 0);
 }
 
-/* What does not change from row to row. */
+/* Values that are the same for all rows. */
 typedef struct dti_xent_job {
     const dti_args_xent *args;
     const float *x, *weight; /* weight NULL: 1 for each class */

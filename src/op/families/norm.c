@@ -11,7 +11,7 @@
  * variance of all, x's gradient is w / deviation * (dy - mean of dy - hat * mean of dy hat). So
  * nothing else is exchanged. */
 
-/* ---- Shapes. The constructors have checked what they pass; the result's shape is all. */
+/* ---- Shapes. The constructors have checked their arguments; only the result's shape is left. */
 
 static bool dti_norm_stats_shape(dti_build *b) {
     if (!dti_build_f32(b))
@@ -161,9 +161,8 @@ static dt_tensor dti_norm_hat(const dti_grad *g, dt_tensor x, dt_tensor stats, d
     return dt_mul(dt_sub(dti_norm_grouped(g, x), mean), *factor);
 }
 
-/* The statistics of a node that reads them, made again from their inputs: so they have
- * gradients. Those of another stage of a pipeline come as they are, and their gradient goes back
- * there. */
+/* The statistics of a node that reads them, made again from their inputs: so they have gradients.
+ * Those of another pipeline stage are used as they are, and their gradient goes back there. */
 static dt_tensor dti_norm_stats_again(dt_tensor stats) {
     if (dti_is_nil(stats))
         return stats;
@@ -219,11 +218,11 @@ static dt_tensor dti_batch_dx_lower(dti_grad *g) {
     return dti_norm_like(dt_mul(scale, dt_sub(dy, through)), g->in[0]);
 }
 
-#include "norm_launch.c" /* its functions stand in the rows below */
+#include "norm_launch.c" /* its functions are used in the rows below */
 
 /* ---- Constructors */
 
-/* [channels] weights, both or the first or none; -1 after an error, else how many. */
+/* [channels] weights, both or the first or none; -1 after an error, else their number. */
 static int dti_norm_weights(dt_tensor x, const char *op, dt_shape shape, dt_tensor *w) {
     int count = 0;
     dt_shape channels = {1, {dti_shape_elements(shape)}};

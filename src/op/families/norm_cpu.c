@@ -118,7 +118,7 @@ static void dti_cpu_norm_stats(const dti_cpu_task *task, int64_t begin, int64_t 
         dti_norm_stats_group(task, task->launch->spec[0] != 0, i);
 }
 
-/* ---- y. A piece is what has one mean, and one channel or its channels side by side. */
+/* ---- y. A piece has one mean, and one channel or its channels side by side. */
 
 typedef struct dti_norm_piece {
     int64_t size, group, channel;
@@ -280,7 +280,7 @@ typedef struct dti_norm_dw_sums {
     double wide[2][DTI_NORM_DW_BLOCK];
 } dti_norm_dw_sums;
 
-/* Adds columns [c, c + cols) of rows [row, row + rows), whose groups lie in whole columns. */
+/* Adds columns [c, c + cols) of rows [row, row + rows), whose groups are whole columns. */
 static void dti_norm_dw_rows(const dti_cpu_task *task, dti_norm_dw_sums *s, int64_t row,
                              int64_t rows, int64_t c, int64_t cols) {
     const dti_args_norm *a = &task->launch->args.norm;
@@ -370,7 +370,7 @@ static void dti_cpu_norm_dw(const dti_cpu_task *task, int64_t begin, int64_t end
         dti_norm_dw_channel(task, c);
 }
 
-/* ---- what chunks have made, brought to its places */
+/* ---- the results of chunks, brought to their places */
 
 static void dti_cpu_norm_finish(const dti_cpu_task *task, int64_t begin, int64_t end,
                                 void *scratch) {
@@ -394,7 +394,7 @@ static void dti_cpu_norm_finish(const dti_cpu_task *task, int64_t begin, int64_t
     }
 }
 
-/* ---- dx of batch norm, from what its dw and db are */
+/* ---- dx of batch norm, from its dw and db */
 
 /* dx = a dy + b + c (x - mean) of channel i; without `train` the statistics are constants. */
 static void dti_batch_slope(const dti_cpu_task *task, int64_t i, float abc[3]) {

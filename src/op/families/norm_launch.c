@@ -95,7 +95,7 @@ static dti_view dti_norm_vector(dti_emit *e, uint32_t input) {
     return dti_view_line(in.value, dti_view_elements(&in), 1, in.offset);
 }
 
-/* w and b in one binding: mostly they are parameters that lie beside each other. */
+/* w and b in one binding: mostly they are neighbouring parameters. */
 static uint32_t dti_norm_affine(dti_emit *e, dti_args_norm *a) {
     const dti_view both[2] = {dti_norm_vector(e, 2), dti_norm_vector(e, 3)};
     uint32_t value;

@@ -1,6 +1,6 @@
 /* Norms: the rows of their kernels, and the layout of their launches. */
 
-#include "norm_cpu.c" /* its functions stand in the rows below */
+#include "norm_cpu.c" /* its functions are used in the rows below */
 
 static bool dti_norm_takes(const dti_launch *l, uint32_t epilogue, const dti_view *mask) {
     return epilogue == DTI_EPILOGUE_RELU;
@@ -71,7 +71,7 @@ static dti_effort dti_norm_stats_effort(const dti_launch *l, uint32_t variant, u
     return dti_norm_groups_effort(&l->args.norm, 2, local);
 }
 
-/* One element at a time, where fours do not lie so. */
+/* One element at a time, where fours are not possible. */
 static uint64_t dti_norm_rounds(const dti_launch *l, uint32_t local) {
     const dti_args_norm *a = &l->args.norm;
     const uint64_t all = DTI_MAX(a->cols, a->n / a->channels);
@@ -125,7 +125,7 @@ static int64_t dti_cpu_grain_norm_group(const dti_cpu_task *task) {
     return whole ? dti_cpu_grain_norm_groups(task) : dti_cpu_grain_norm(task);
 }
 
-/* Four elements an invocation, where they lie so. */
+/* Four elements an invocation, if possible. */
 static uint64_t dti_norm_width(const dti_launch *l) {
     const uint32_t cols = l->args.norm.cols;
     return cols % 4 ? cols : cols / 4;
@@ -147,8 +147,8 @@ static uint64_t dti_norm_finish_rounds(const dti_launch *l, uint32_t local) {
     return dti_rounds_of(l->args.norm.chunks, 2, local);
 }
 
-/* (pairs, stats, w, stats or dw and db) item = group; spec0: DTI_NORM_FINISH_*; spec1: 1 = what
- * batch_dx reads too */
+/* (pairs, stats, w, stats or dw and db) item = group; spec0: DTI_NORM_FINISH_*; spec1: 1 = also for
+ * batch_dx */
 DTI_KERNEL(NORM_FINISH, norm_finish, "urrw", GROUP, .run = dti_cpu_norm_finish,
            .grain = DTI_GRAIN_COPY, .rounds = dti_norm_finish_rounds,
            .effort = dti_norm_finish_effort);
@@ -171,7 +171,7 @@ static dti_effort dti_norm_dx_effort(const dti_launch *l, uint32_t variant, uint
     return (dti_effort){dti_effort_rows(a->groups, a->cols, 3, local).steps, 12ull * a->n};
 }
 
-/* Three passes, in fours where all lies so. */
+/* Three passes, in fours if possible. */
 static uint64_t dti_norm_dx_rounds(const dti_launch *l, uint32_t local) {
     uint32_t spec[4];
     dti_norm_dx_tile(l, 0, spec);

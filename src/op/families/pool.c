@@ -48,7 +48,7 @@ static int64_t dti_pooling_windows(const dti_attr *attr, int axis, int64_t in) {
     return (windows - 1) * stride >= in + padding ? windows - 1 : windows;
 }
 
-/* The size of what x is pooled to. */
+/* The size of the pooled x. */
 static bool dti_pooling_sizes(dti_build *b, const dt_shape *x, dt_shape *y) {
     const dti_attr *attr = &b->out.attr;
     *y = *x;

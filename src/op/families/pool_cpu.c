@@ -45,7 +45,7 @@ static dti_window dti_pooling_whole(const dti_args_pool *a) {
     return w;
 }
 
-enum { DTI_POOL_PART = 64 }; /* windows whose places are kept at a time */
+enum { DTI_POOL_PART = 64 }; /* windows whose places are kept at once */
 
 /* at[i] = where window q + i of row p is largest, as a place in the plane. */
 static void dti_pooling_places(const dti_cpu_task *task, const float *x, int64_t p, int64_t q,

@@ -130,7 +130,7 @@ static dti_gemm_cuts dti_matmul_cuts(const dti_view *y, int64_t k) {
                                dti_gemm_chain((uint64_t)y->dim[4], (uint64_t)y->dim[5]));
 }
 
-/* The four leading axes as at most two batch axes; what is left over is looped on the host. */
+/* The four leading axes as at most two batch axes; the host loops over the rest. */
 static void dti_matmul_emit(dti_emit *e) {
     bool ta = e->node->attr.i[0] != 0, tb = e->node->attr.i[1] != 0;
     dti_view a = dti_emit_in(e, 0), b = dti_emit_in(e, 1);

@@ -130,7 +130,7 @@ static dt_tensor dti_recurrence_rows(dt_tensor line, int64_t at, int64_t rows, i
     return dt_reshape(dt_slice(line, 0, at, rows * cols), (dt_shape){2, {rows, cols}});
 }
 
-/* What flows to the results, and the state before, on one line. */
+/* The gradients of the results, and of the state before, on one line. */
 static dt_tensor dti_recurrence_flow(dti_grad *g, const dti_recurrence *a, uint32_t *flags) {
     const int64_t n = a->steps * a->size;
     dt_tensor part[4] = {g->dys[DTI_RECURRENCE_Y]};
@@ -250,7 +250,7 @@ static void dti_recurrence_emit(dti_emit *e) {
         ->spec[0] = s.kind;
 }
 
-#include "recurrence_cpu.c" /* its functions stand in the rows below */
+#include "recurrence_cpu.c" /* its functions are used in the rows below */
 
 /* ---- A row for callers */
 
@@ -304,7 +304,7 @@ DTI_KERNEL(RECURRENCE, recurrence, "rrrw", GROUP, .run = dti_cpu_recurrence,
            .local = {128}, .rounds = dti_recurrence_rounds, .effort = dti_recurrence_effort,
            .halves = true);
 
-/* (results, weights, what flows and the state, gradients) */
+/* (results, weights, incoming gradients and the state, gradients) */
 DTI_KERNEL(RECURRENCE_GRAD, recurrence_grad, "rrrw", GROUP, .run = dti_cpu_recurrence_grad,
            .outer = dti_cpu_items_recurrence, .scratch_bytes = dti_cpu_scratch_recurrence,
            .local = {128}, .rounds = dti_recurrence_grad_rounds, .effort = dti_recurrence_effort,

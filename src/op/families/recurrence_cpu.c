@@ -33,7 +33,7 @@ static int64_t dti_recurrence_block(const dti_args_recurrence *a, int threads) {
     return DTI_MAX(1, DTI_MIN(share, DTI_RECURRENCE_BLOCK));
 }
 
-/* What only operands in 16 bits need; sums: of a sample. */
+/* Memory for operands in 16 bits; sums: of a sample. */
 static void dti_recurrence_lay_half(dti_recurrence_work *w, int64_t sums, float *memory,
                                     size_t *at) {
     const dti_args_recurrence *a = w->a;
@@ -183,7 +183,7 @@ typedef struct dti_recurrence_point {
     int64_t i, t;
 } dti_recurrence_point;
 
-/* What the walk comes to after step t of sample i. */
+/* The step after step t of sample i. */
 static dti_recurrence_point dti_recurrence_next(const dti_recurrence_work *w, int64_t i, int64_t t,
                                                 bool back) {
     const bool down = ((w->s.flags & DTI_RECURRENCE_REVERSE) != 0) != back;
@@ -242,7 +242,7 @@ static void dti_recurrence_cell(const dti_recurrence_work *w, int64_t i, int64_t
     dti_recurrence_store(w, at, kept, wide);
 }
 
-/* W_hr times what cells gave, which lies in `unit`; the product in `sums`. */
+/* W_hr times the cells' outputs, which lie in `unit`; the product in `sums`. */
 static void dti_recurrence_project(dti_recurrence_work *w, int64_t t) {
     const dti_recurrence *s = &w->s;
     dti_recurrence_product(w, dti_recurrence_rounded(w, w->unit, w->count * s->hidden), s->hidden,
@@ -325,7 +325,7 @@ static void dti_recurrence_begin_back(const dti_recurrence_work *w) {
     }
 }
 
-/* What flows to h of the step: it is kept where it is the projection's. */
+/* The gradient of h of the step: it is kept where it is the projection's. */
 static void dti_recurrence_gather(const dti_recurrence_work *w, int64_t i, int64_t t) {
     const dti_recurrence *s = &w->s;
     float *h = w->h + i * s->size;
@@ -392,7 +392,7 @@ static void dti_recurrence_no_cell(const dti_recurrence_work *w, int64_t i, int6
     memset(w->sums + i * all, 0, (size_t)all * sizeof *w->sums);
 }
 
-/* What flows through the recurrent weights to the state before step t. */
+/* The gradient through the recurrent weights to the state before step t. */
 static void dti_recurrence_product_back(dti_recurrence_work *w, int64_t t) {
     const dti_recurrence *s = &w->s;
     const int64_t all = s->gates * s->hidden, at = dti_recurrence_out(w, 0) + t * s->slopes;
@@ -402,7 +402,7 @@ static void dti_recurrence_product_back(dti_recurrence_work *w, int64_t t) {
     dti_recurrence_product(w, d, gru ? all : w->a->y_sample, all, false, w->h, s->size, true);
 }
 
-/* What flows through the projection to units of step t. */
+/* The gradient through the projection to units of step t. */
 static void dti_recurrence_project_back(dti_recurrence_work *w, int64_t t) {
     const dti_recurrence *s = &w->s;
     const int64_t at = dti_recurrence_out(w, 0) + s->steps * s->slopes + t * s->size;

@@ -335,7 +335,7 @@ static float dti_reduce_fold_row(const dti_isa_kernels *k, uint32_t kind, const 
     return kind == DTI_R_MAX ? k->row_max(x, n) : dti_row_min(k, x, n);
 }
 
-/* What all results of a launch share. */
+/* Values that all results of a launch share. */
 typedef struct dti_reduce_plan {
     const dti_cpu_task *task;
     const dti_args_reduce *args;
@@ -528,7 +528,7 @@ static uint64_t dti_reduce_column_invocations(const dti_launch *l, uint32_t vari
     return DTI_REDUCE_LOCAL * dti_ceil_div(l->args.reduce.n, DTI_REDUCE_BESIDE);
 }
 
-/* spec0: DTI_R_*; a workgroup over j of results that lie beside each other */
+/* spec0: DTI_R_*; a workgroup over j of neighbouring results */
 DTI_KERNEL(REDUCE_COLUMN, reduce_column, "rw", GROUP, DTI_REDUCE_ANY, .local = {DTI_REDUCE_LOCAL},
            .invocations = dti_reduce_column_invocations, .rounds = dti_reduce_rounds);
 

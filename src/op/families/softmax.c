@@ -87,7 +87,7 @@ static void dti_softmax_tile(const dti_launch *l, uint32_t variant, uint32_t spe
     spec[3] = dti_row_lies(a->cols, a->x_offset | a->y_offset | a->dy_offset);
 }
 
-/* Three passes at most, in fours where rows lie so. */
+/* Three passes at most, in fours if rows lie so. */
 static uint64_t dti_softmax_rounds(const dti_launch *l, uint32_t local) {
     return dti_rounds_of(dti_row_width(l), 3, local);
 }

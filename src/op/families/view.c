@@ -295,7 +295,8 @@ DT_API dt_tensor dt_detach(dt_tensor x) {
 
 /* ---- parts of tensors */
 
-/* The axis of the new shape that what an axis is divided into divides. */
+/* The axis of the new shape that the tensor ranks split. It begins where the old axis does, and
+ * divides by their number. */
 static bool dti_reshape_part(dti_parting *s) {
     const dt_shape x = dti_parted_input(s, 0)->shape, y = s->n->shape;
     int64_t before = 1, outer = 1;

@@ -75,7 +75,7 @@ static dt_tensor dti_volume_every(dt_tensor x, int64_t at, int64_t n, int64_t st
     return dt_reshape(dt_slice(x, 2, 0, 1), (dt_shape){4, {s.dim[0], n, s.dim[2], s.dim[3]}});
 }
 
-/* [C, D, H, W] -> [C k, depths, H, W]: as channels what the kernel's slices see. */
+/* [C, D, H, W] -> [C k, depths, H, W]: the slices under the kernel as channels. */
 static dt_tensor dti_volume_windows(dt_tensor x, const dt_conv3d_desc *d, int64_t k) {
     dt_tensor part[DTI_VOLUME_KERNEL_MAX];
     dt_shape s = dti_tensor_shape(x);

@@ -131,7 +131,7 @@ static void dti_store_remember(dt_program *p, const uint32_t *status) {
 
 /* ---- the fault */
 
-/* Says which parameter it was; false: none. */
+/* Reports the parameter; false: no parameter. */
 static bool dti_update_fault(dt_program *p, dt_report *r, const char *kept) {
     static const char *const whose[] = {[DTI_BAD_MOMENT] = "its first moment",
                                         "its second moment",

@@ -9,7 +9,7 @@ struct dti_host_weights {
     dti_exec *exec;
 };
 
-/* How much of each memory it needs. False: it reads what only the device has. */
+/* The bytes of each memory. False: it reads values that only the device has. */
 static bool dti_host_weights_fits(const dti_code *code, uint64_t ends[DTI_MEMORIES]) {
     const dti_segment *s = &code->segments[code->weigh_segment];
     bool fits = code->weighs && s->first == 0; /* the launches are handed on from the first */

@@ -16,7 +16,7 @@ static dt_result dti_program_create_micro_slots(dt_store *store, const dt_progra
                         desc->label, micro_slots, DTI_MICRO_SLOTS_MAX);
     dt_result result = dti_program_make(store, desc, batch_slices, staged, micro_slots, out);
     for (uint32_t i = 0; !result && i < (*out)->code->binding_count; i++) {
-        const dti_binding *binding = &(*out)->code->bindings[i]; /* what other stages write */
+        const dti_binding *binding = &(*out)->code->bindings[i]; /* the inputs from other stages */
         const dti_node *n = &(*out)->code->work->nodes[binding->node];
         if (!binding->output &&
             (binding->gradient || (n->op == DTI_OP_INPUT && !n->values && n->attr.i[2])))

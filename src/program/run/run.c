@@ -100,7 +100,7 @@ static dt_result dti_bindings_written(dt_program *p, bool gradient) {
     return DT_OK;
 }
 
-/* What a step adds up: gradients, and the running statistics that it moves. */
+/* The sums of a step: gradients, and the running statistics that it moves. */
 static uint64_t dti_micro_params(const dt_program *p) {
     uint32_t count = p->store->layout.param_count;
     uint64_t trained = dti_hash64(0, p->code->trained, count);
@@ -191,8 +191,8 @@ static dt_result dti_step_beside(const dt_program *p, const dt_program *other, b
     return DT_OK;
 }
 
-/* What other programs have under way. A step of .concurrent that is started precedes all that
- * follows it on the device. */
+/* Other programs' steps under way. A started step of .concurrent precedes all later work on the
+ * device. */
 static dt_result dti_step_others(const dt_program *p, bool whole) {
     const bool concurrent = dti_is_concurrent(p);
     const dt_program *same = *dti_running_of(p);
@@ -209,7 +209,7 @@ static dt_result dti_store_finish_commit(const dt_store *s) {
     return p && !p->started && dti_step_commits(p) ? dti_drive_rest(p) : DT_OK;
 }
 
-/* Beside a commit a program of .concurrent would see half of a step. */
+/* During a commit a program of .concurrent would see half of a step. */
 static dt_result dti_step_sees_whole(const dt_program *p) {
     return dti_is_concurrent(p) ? dti_store_finish_commit(p->store) : DT_OK;
 }
@@ -284,7 +284,7 @@ static bool dti_step_weighs(const dt_program *p, const dt_step_desc *step) {
     return weighs;
 }
 
-/* *empty: no loss has a target that counts; false where nobody asks. */
+/* *empty: no loss has a target that counts; false if that is not needed. */
 static dt_result dti_step_look(dt_program *p, const dt_step_desc *step, bool *empty) {
     double own[DT_MAX_TERMS] = {0};
     const bool weighs = dti_step_weighs(p, step);
@@ -397,7 +397,7 @@ DTI_PUBLIC(dt_program_advance, (dt_program * p, dt_step_state *state), p, DTI_OF
     return dti_step_poll(p, state);
 }
 
-/* Gradients that the host gives come between the forward segment and the others. */
+/* The host's gradients come between the forward segment and the others. */
 static uint32_t dti_step_reach(const dt_program *p) {
     for (uint32_t i = 0; i < p->code->binding_count && !p->now->at; i++)
         if (p->code->bindings[i].gradient && !p->code->bindings[i].output)

@@ -83,8 +83,8 @@ static bool dti_step_knows_rows(const dt_program *p) {
     return known;
 }
 
-/* From its beginning on they do not, until it has ended. What measures whole parameters writes
- * where words are. */
+/* From the step's beginning until its end they are not valid. Measuring whole parameters overwrites
+ * the words. */
 static void dti_step_rows(const dt_program *p, bool ended) {
     const dti_code *code = p->code;
     const bool all = code->has_optim && dti_optim_is_whole(dti_optim_row_of(code->optim.kind));

@@ -113,7 +113,7 @@ static void dti_revival_swap(dt_store *s, dti_revival *r) {
             DTI_SWAP(dti_step_slot, p->step_slots[i], *t);
 }
 
-/* What the store has on its device now. */
+/* The store's memory on its device. */
 static void dti_revival_release(dt_store *s) {
     for (dt_program *p = s->programs; p; p = p->next)
         dti_step_slots_free(p);
@@ -145,7 +145,7 @@ static dt_result dti_revival_values(dt_store *s) {
 static dt_result dti_revival_build(dt_store *s) {
     dt_program *all = s->programs;
     dt_result result = dti_revival_values(s);
-    s->programs = NULL; /* none has launches that an arena's growth could concern */
+    s->programs = NULL; /* no launches are left that an arena's growth would change */
     dti_store_rows_lost(s);
     for (dt_program *p = all; p && !result; p = p->next)
         result = dti_arenas_ensure(p);

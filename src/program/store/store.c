@@ -199,7 +199,7 @@ DTI_PUBLIC_GET(int, dt_store_find, (const dt_store *s, const char *name), s, DTI
 
 /* ---- arrays of the arenas, of which a store may have a part */
 
-typedef struct dti_array_cut { /* what a store has of some elements */
+typedef struct dti_array_cut { /* a store's part of some elements */
     const dti_backend *backend;
     dti_memory *memory;
     uint64_t at, n;  /* from the first one on */

@@ -103,7 +103,8 @@ static void dti_vk_describe_features(dti_vk_instance *in, int index, uint32_t ve
         storage16.pNext = &timeline;
     }
     in->vk.GetPhysicalDeviceFeatures2(physical, &all);
-    const dt_vulkan_desc *host = in->options.host; /* has enabled what it says, no more */
+    const dt_vulkan_desc *host = in->options.host; /* only the features that it declares are
+                                                    * enabled */
     info->has_storage16 = storage16.storageBuffer16BitAccess && !host;
     info->has_float16 = float16.shaderFloat16 && !host;
     info->has_timeline = timeline.timelineSemaphore && (!host || host->timeline_semaphore);
@@ -148,7 +149,7 @@ static uint32_t dti_vk_families(dti_vk_instance *in, dti_VkPhysicalDevice physic
 }
 
 /* The queue family to compute on: one without graphics, where the driver has less to switch;
- * UINT32_MAX = none. */
+ * UINT32_MAX = not found. */
 static uint32_t dti_vk_family_of(dti_vk_instance *in, dti_VkPhysicalDevice physical) {
     dti_VkQueueFamilyProperties list[16];
     uint32_t count = dti_vk_families(in, physical, list), found = UINT32_MAX;
@@ -163,7 +164,7 @@ static uint32_t dti_vk_family_of(dti_vk_instance *in, dti_VkPhysicalDevice physi
     return found;
 }
 
-/* The application's queue family, or none. */
+/* The application's queue family, or UINT32_MAX. */
 static uint32_t dti_vk_host_family(dti_vk_instance *in) {
     const uint32_t family = in->options.host->queue_family;
     dti_VkQueueFamilyProperties list[16];
@@ -342,7 +343,7 @@ static bool dti_vk_is_direct(const dti_vk_device *device) {
     return false;
 }
 
-/* A few hundredths of what such devices promise; submissions are cut by it (exec.c). */
+/* Some percent of such devices' peak; submissions are cut by it (exec.c). */
 static double dti_vk_flops_per_ms(dt_device_kind kind) {
     switch (kind) {
     case DT_DEVICE_DISCRETE: return 4e8;
@@ -384,7 +385,7 @@ static void dti_vk_device_measure(dti_vk_device *device) {
     device->software = device->unified && device->head.info.kind == DT_DEVICE_SOFTWARE;
 }
 
-/* What blocking copies and zero-filling use; made here so that a run allocates nothing. */
+/* The objects for blocking copies and zero-filling; made here so that a run allocates nothing. */
 static dt_result dti_vk_transfer_create(dti_vk_device *device) {
     dti_VkCommandPoolCreateInfo info = {
         .sType = DTI_VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,

@@ -20,7 +20,7 @@ typedef struct dti_vk_manifests {
 
 typedef dti_VkResult(DTI_VKAPI *dti_vk_icd_negotiate)(uint32_t *version);
 
-/* ---- What a manifest says */
+/* ---- The contents of a manifest */
 
 /* The string "library_path" in the object "ICD". */
 static bool dti_vk_manifest_path(const char *text, size_t size, dti_slice *path) {
@@ -118,7 +118,7 @@ static void dti_vk_manifests_in(dti_vk_manifests *m, const char *folder) {
     qsort(m->path + first, (size_t)(m->count - first), sizeof *m->path, dti_vk_manifest_order);
 }
 
-/* NULL: not set. Nor is anything to a process with more rights than who started it. */
+/* NULL: not set. Also in a process with more rights than the user who started it. */
 static const char *dti_vk_variable(const char *name) {
     const char *value = name && !dti_process_is_raised() ? getenv(name) : NULL;
     return value && *value ? value : NULL;

@@ -39,7 +39,7 @@ static void dti_vk_no_loader(dti_vk_instance *in, const char *path, const char *
                 "no Vulkan devices: the loader %s could not be opened (%s)", path, why);
 }
 
-/* The first that is there, by the name that is left in *path; else why not. */
+/* The first library that exists, with its name in *path; else the reason. */
 static const char *dti_vk_find_library(dti_vk_instance *in, const char **path) {
     const char *why = NULL;
     const size_t count = in->options.loader ? 1 : DTI_COUNT(dti_vk_libraries);
@@ -326,8 +326,8 @@ static void dti_vk_keep_drivers(dti_vk_instance *in) {
     dti_free(in->base, m);
 }
 
-/* Finds devices, by the loader or else by one driver. A loader that is asked for by name and is not
- * there is not made up for. */
+/* Finds devices, by the loader or else by one driver. If a loader is requested by name and missing,
+ * no driver replaces it. */
 static void dti_vk_look(dti_vk_instance *in) {
     char why[DTI_VK_MANIFEST_PATH];
     const char *path = "", *missing = dti_vk_find_library(in, &path);
@@ -360,7 +360,7 @@ static dt_result dti_vk_instance_create(dti_base *base, const dti_vk_options *op
         dti_vk_look(in);
     if (!result && !in->no_memory)
         return DT_OK;
-    dti_vk_instance_destroy(in); /* its devices would lack what could not be read */
+    dti_vk_instance_destroy(in); /* its devices would lack functions */
     *out = NULL;
     return result ? result : DT_ERROR_MEMORY;
 }

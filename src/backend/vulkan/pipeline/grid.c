@@ -17,7 +17,7 @@ static uint32_t dti_vk_grid_sums(uint32_t vendor_id, uint32_t device_id) {
     return 0;
 }
 
-/* The least budget that holds them, of a variant without `fits` none. */
+/* The sums that an invocation keeps: the least budget that the variant fits; 0: not counted. */
 static uint32_t dti_vk_grid_sums_of(uint32_t kernel, uint32_t variant, const uint32_t spec[4],
                                     const dti_grid_device *device) {
     const dti_kernel_info *info = dti_kernel_info_of(kernel);
@@ -69,8 +69,8 @@ static uint32_t dti_vk_grid_local(uint32_t kernel, uint32_t variant,
     return info->lanes ? info->lanes : 128;
 }
 
-/* Not smaller than what runs as one: rest of it would idle too. A kernel that says the least
- * doubles it up to its width. */
+/* Not smaller than a subgroup: the rest of it would idle too. A kernel with a least size doubles it
+ * up to its width. */
 static uint32_t dti_vk_grid_local_of(const dti_launch *launch, uint32_t variant,
                                      const dti_grid_device *device) {
     const dti_kernel_info *info = dti_kernel_info_of(launch->kernel);

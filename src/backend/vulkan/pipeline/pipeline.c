@@ -8,7 +8,7 @@
 
 /* ---- The cache blob -------------------------------------------------------------------------- */
 
-#define DTI_VK_CACHE_MAGIC 0x6331656863617674ull /* also refuses the other byte order */
+#define DTI_VK_CACHE_MAGIC 0x6331656863617674ull /* also rejects the other byte order */
 /* The digit in the middle is the version of verdicts. It changes when a verdict, or the timing for
  * it, gets another meaning. Verdicts of another version are skipped. */
 #define DTI_VK_VERDICTS_MAGIC 0x6334746369646576ull
@@ -17,7 +17,7 @@
 typedef struct dti_vk_cache_header {
     uint64_t magic, bytes;
     dti_vk_identity identity;
-    uint32_t crc; /* CRC32C of what follows: the driver's bytes, or verdicts (qualify.c) */
+    uint32_t crc; /* CRC32C of the following bytes: the driver's, or verdicts (qualify.c) */
 } dti_vk_cache_header;
 _Static_assert(sizeof(dti_vk_cache_header) == 48, "written to disk by applications");
 
@@ -70,7 +70,7 @@ static size_t dti_vk_part_pack(uint64_t magic, const dti_vk_identity *identity, 
     return sizeof header + bytes;
 }
 
-/* What an earlier run has found out about the kernels; nothing of this driver is nothing known. */
+/* An earlier run's results about the kernels. If none is of this driver, nothing is known. */
 static void dti_vk_verdicts_load(dti_vk_device *device) {
     const dti_vk_options *options = &device->instance->options;
     const void *data = NULL;
@@ -109,7 +109,7 @@ static dt_result dti_vk_cache_create(dti_vk_device *device) {
                         "making the pipeline cache");
 }
 
-/* One device's part at out (NULL: measure); *bytes is what it takes, of at most `room`. */
+/* One device's part at out (NULL: measure); *bytes is its size, of at most `room`. */
 static dt_result dti_vk_cache_export_one(dti_vk_device *device, char *out, size_t room,
                                          size_t *bytes) {
     size_t size = 0, head = sizeof(dti_vk_cache_header);

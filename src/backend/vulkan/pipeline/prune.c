@@ -46,7 +46,7 @@ static bool dti_spirv_leads_to(const uint32_t *w, uint32_t label) {
     return false;
 }
 
-/* A branch on what is known goes one way. A switch keeps its construct, which blocks within may
+/* A branch on a known value goes one way. A switch keeps its construct, because blocks within may
  * leave from anywhere. */
 static void dti_spirv_decide(const dti_spirv_module *m, uint32_t *merge, uint32_t *w) {
     const uint32_t size = w[0] >> 16;
@@ -98,7 +98,8 @@ static bool dti_spirv_blocks(const dti_spirv_module *m, size_t start) {
     return true;
 }
 
-/* What the label is from now on; a merge block that nothing leads to is named all the same. */
+/* Marks a label as live, or as a merge block, which keeps its label even if it is unreachable.
+ * True: it has become live. */
 static bool dti_spirv_mark(const dti_spirv_module *m, uint32_t label, bool reached) {
     if (label >= m->bound)
         return false;
@@ -115,8 +116,8 @@ static bool dti_spirv_is_live(const dti_spirv_module *m, uint32_t label) {
     return label < m->bound && m->ids[label].kind == DTI_SPIRV_IS_LIVE;
 }
 
-/* Goes over all blocks once; false where no more are reached. *whole: of each loop that is, also
- * the block by which it goes on. */
+/* Goes over all blocks once; false if no more are reached. *whole: each live loop's continue block
+ * is live too. */
 static bool dti_spirv_reach(const dti_spirv_module *m, size_t start, bool *whole) {
     uint32_t label = m->bound;
     bool more = false;
@@ -155,7 +156,7 @@ static void dti_spirv_join(const dti_spirv_module *m, uint32_t *w, uint32_t labe
         w[0] = DTI_SPIRV_HEAD(made, DTI_SPIRV_PHI);
 }
 
-/* An instruction that is not reached. Arithmetic may have a decoration, which then goes too. */
+/* An unreachable instruction. Arithmetic may have a decoration, which is removed too. */
 static void dti_spirv_remove(const dti_spirv_module *m, uint32_t *w) {
     const uint32_t opcode = w[0] & 0xffffu, size = w[0] >> 16;
     if (opcode >= DTI_SPIRV_NEGATE && opcode <= DTI_SPIRV_MUL_EXTENDED && size > 3 &&

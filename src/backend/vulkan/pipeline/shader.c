@@ -27,7 +27,8 @@ static dt_result dti_vk_shader_words(dti_base *base, const dti_vk_shader *shader
     return dti_fail(base, DT_ERROR_UNSUPPORTED, "the Vulkan kernel %s is damaged", shader->name);
 }
 
-/* ---- What a driver is to keep ---------------------------------------------------------------- */
+/* ---- Modes that a driver must preserve
+ * --------------------------------------------------------- */
 
 enum { /* of SPIR-V */
        DTI_SPIRV_EXTENSION = 10,

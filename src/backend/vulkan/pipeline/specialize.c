@@ -13,7 +13,7 @@ typedef struct dti_spirv_id {
         DTI_SPIRV_IS_SELECTOR,
         DTI_SPIRV_IS_COMPOSITE,
         DTI_SPIRV_IS_VALUE,
-        DTI_SPIRV_IS_BLOCK, /* a label: its value is where the block's last instruction stands */
+        DTI_SPIRV_IS_BLOCK, /* a label: its value is the place of the block's last instruction */
         DTI_SPIRV_IS_MERGE, /* a block that is named, but not reached */
         DTI_SPIRV_IS_LIVE,
         DTI_SPIRV_IS_GONE /* a result */
@@ -103,14 +103,14 @@ static void dti_spirv_emit_value(dti_spirv_module *m, const uint32_t *w, bool bo
     dti_spirv_emit(m, made, boolean ? 3 : 4);
 }
 
-/* The selector's value, or what the module says. */
+/* The selector's value, or the module's default. */
 static uint32_t dti_spirv_selected(const dti_spirv_module *m, uint32_t id, uint32_t own) {
     const bool given = id < m->bound && m->ids[id].kind == DTI_SPIRV_IS_SELECTOR &&
                        m->ids[id].value < m->selector_count;
     return given ? m->selectors[m->ids[id].value] : own;
 }
 
-/* An instruction that stays as it is: what is to be known of its result. */
+/* An instruction that stays: records facts about its result. */
 static void dti_spirv_note(const dti_spirv_module *m, const uint32_t *w, uint32_t size) {
     const uint32_t opcode = w[0] & 0xffffu;
     const bool type = opcode >= DTI_SPIRV_TYPE_BOOL && opcode <= DTI_SPIRV_TYPE_FLOAT;

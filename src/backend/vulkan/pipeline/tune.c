@@ -67,7 +67,7 @@ static dt_result dti_vk_tune_exec(dti_vk_tuning *t, uint32_t which) {
     return result;
 }
 
-/* What the driver cannot compile, or not without spills, is out of the race. */
+/* Variants that the driver cannot compile, or not without spills, leave the race. */
 static dt_result dti_vk_tune_execs(dti_vk_tuning *t, uint32_t kernel) {
     dt_result result = DT_OK;
     for (uint32_t i = 0; i < t->race->count && !result; i++) {

@@ -65,8 +65,8 @@ static uint32_t dti_vk_reader_operand(dti_vk_reader *p, uint32_t opcode, uint32_
     return kind == 1 ? n : kind == 2 ? *next - 1 - n : *next + 1 + n;
 }
 
-/* Whether the module's header has as many ids as were made. `words` may be NULL. The header counts
- * as an instruction's five operands. */
+/* Whether the module's header has the number of ids that were made. `words` may be NULL. The header
+ * counts as an instruction's five operands. */
 static bool dti_vk_reader_module(dti_vk_reader *p, uint32_t *words, size_t count) {
     uint32_t next = 1, opcode = 0, size = 5, place = 0, bound = 0;
     p->low = p->code = 0;

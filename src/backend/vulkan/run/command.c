@@ -73,7 +73,8 @@ static void dti_vk_copy(dti_vk_device *device, dti_VkCommandBuffer command,
     device->vk.CmdCopyBuffer(command, from->handle, to->handle, 1, &region);
 }
 
-/* What a segment fetches, to the same offsets of `to`. Ranges that touch are one copy. */
+/* The ranges that a segment fetches, to the same offsets of `to`. Ranges that touch are one
+ * copy. */
 static void dti_vk_copy_fetch(dti_vk_device *device, dti_VkCommandBuffer command,
                               const dti_vk_buffer *from, const dti_vk_buffer *to,
                               const dti_fetch *fetch) {

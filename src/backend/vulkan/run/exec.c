@@ -32,7 +32,7 @@ static bool dti_vk_exchange_fits(const dti_exec_desc *desc, const dti_segment *s
     return fits;
 }
 
-/* What would be undefined behaviour in the driver; a fault of the program that compiled this. */
+/* Cases of undefined behaviour in the driver: errors of the program's compiler. */
 static dt_result dti_vk_check_desc(dti_vk_device *device, const dti_exec_desc *desc) {
     dti_range step = {0, DTI_WORD_BYTES * DTI_STEP_WORDS}, status = {0, DTI_PLACE_ALIGN};
     bool good = desc->in < desc->memory_count && desc->out < desc->memory_count;
@@ -101,7 +101,7 @@ static dt_result dti_vk_exec_create(dti_device *head, const dti_exec_desc *desc,
     return DT_OK;
 }
 
-/* What the driver has of it. */
+/* Its objects of the driver. */
 static void dti_vk_exec_release(dti_vk_exec *e) {
     dti_vk_device *device = e->device;
     for (uint32_t i = 0; e->runs && i < e->segment_count; i++) {
@@ -187,7 +187,7 @@ static dt_result dti_vk_check_idle(dti_vk_exec *e, uint32_t first, uint32_t coun
     return result;
 }
 
-/* A submission has as many segments as its time allows. The fence is the last one's: a queue's
+/* A submission has as many segments as its time allows. Only the last one has the fence: a queue's
  * earlier ones have ended then too. */
 static dt_result dti_vk_submit_takes(const dti_vk_exec *e, uint32_t first, uint32_t count,
                                      dti_VkFence fence) {

@@ -17,7 +17,7 @@ static void dti_vk_bind(const dti_vk_exec *e, dti_VkCommandBuffer command, dti_V
                          sizeof first_group, &first_group);
 }
 
-/* `count` of what the launch can be cut into. */
+/* `count` of the launch's items (workgroups or rows). */
 static void dti_vk_record_cut(const dti_vk_exec *e, dti_VkCommandBuffer command,
                               const dti_vk_work *work, uint32_t begin, uint32_t count) {
     const bool rows = work->y > 1;
@@ -121,7 +121,7 @@ static bool dti_vk_record_range(const dti_vk_exec *e, dti_VkCommandBuffer comman
     return true;
 }
 
-/* What segments take from the host's sides. */
+/* The ranges that segments take from the host's sides. */
 static bool dti_vk_record_upload(const dti_vk_exec *e, dti_VkCommandBuffer command,
                                  const dti_segment *segment) {
     const bool in = dti_vk_record_range(e, command, e->desc->in, &segment->upload);

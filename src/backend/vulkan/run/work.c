@@ -26,7 +26,7 @@ typedef struct dti_vk_take {
     double ms; /* of the last of them */
 } dti_vk_take;
 
-/* What a descriptor set binds; sets with equal keys are one set. */
+/* The bindings of a descriptor set; sets with equal keys are one set. */
 typedef struct dti_vk_key {
     uint32_t memory[DTI_BINDINGS_MAX];
     uint64_t offset[DTI_BINDINGS_MAX], bytes[DTI_BINDINGS_MAX];
@@ -68,7 +68,7 @@ typedef struct dti_vk_exec {
     uint32_t stamped_count; /* of the newest part, until they are read */
 } dti_vk_exec;
 
-/* What exists during creation only. */
+/* State that exists only during creation. */
 typedef struct dti_vk_build {
     dti_vk_exec *exec;
     dti_vk_key *keys;
@@ -167,7 +167,8 @@ static void dti_vk_fold(uint64_t groups, uint32_t *x, uint32_t *y) {
     *x = *y ? (uint32_t)((groups + *y - 1) / *y) : 0;
 }
 
-/* What several dispatches of it can share: workgroups, or the rows that these are folded to. */
+/* The items of it that several dispatches can share: workgroups, or the rows into which they are
+ * folded. */
 static uint32_t dti_vk_work_cuts(const dti_vk_work *work) {
     return work->y > 1 ? work->y : DTI_MAX(work->x, 1u);
 }
