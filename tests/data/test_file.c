@@ -438,7 +438,7 @@ TEST(scopes_that_are_too_many_or_too_few_are_errors_that_leave_them_balanced) {
     REQUIRE(dt_graph_create(ctx, &g) == DT_OK);
     for (int i = 0; i < 40; i++)
         dt_scope_push(g, "s");
-    CHECK_CONTAINS(dt_graph_error(g), "at most 32 nest");
+    CHECK_CONTAINS(dt_graph_error(g), "at most 32 scopes nest");
     dt_graph_clear_error(g);
     for (int i = 0; i < 39; i++)
         dt_scope_pop(g);

@@ -909,7 +909,7 @@ TEST(loader_makes_class_numbers_one_hot) {
     REQUIRE(dti_loader_create(f.base, &d, &l) == DT_OK);
     CHECK(dti_loader_next(l, &b) == DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_ctx_error(f.ctx), "failed for row 90 ");
-    CHECK_CONTAINS(dt_ctx_error(f.ctx), "column 1: class 4 of 4");
+    CHECK_CONTAINS(dt_ctx_error(f.ctx), "column 1: class 4 is not in [0, 4)");
     dti_loader_destroy(l);
     loader_close(&f, NULL);
 }
@@ -1017,9 +1017,9 @@ TEST(loader_refuses_a_size_that_gives_no_batch) {
     REQUIRE(loader_open(&f));
     dti_loader_desc d = loader_desc(&f, 8);
     f.data.rows = 0;
-    loader_refused(&f, &d, __LINE__, "no rows");
+    loader_refused(&f, &d, __LINE__, "dt_dataset.rows is 0");
     f.data.rows = (uint64_t)1 << 32;
-    loader_refused(&f, &d, __LINE__, "4294967296 rows");
+    loader_refused(&f, &d, __LINE__, "dt_dataset.rows is 4294967296");
     f.data.rows = 7;
     d.tail = DT_TAIL_DROP;
     loader_refused(&f, &d, __LINE__, "7 rows, less than a batch of 8");

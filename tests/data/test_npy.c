@@ -196,11 +196,9 @@ TEST(npy_numbers_that_no_float_holds_are_errors) {
     static const double fits[] = {INFINITY, -INFINITY, NAN, 3.4028234663852886e38, 1e-300, -0.0};
     static const int64_t ints[] = {INT32_MAX, -2147483649, 1};
     static const npy_file files[] = {
-        {"'<f8'", NULL, "(4,)", .data = large, .bytes = 32,
-         .wrong = "number 1 of it, -1e+300, does"},
-        {"'<f8'", "True", "(2, 2)", .data = large, .bytes = 32, .wrong = "number 2 of it, -1e+300"},
-        {"'<f8'", NULL, "(2,)", .data = large + 2, .bytes = 16,
-         .wrong = "number 1 of it, 3.40282e"},
+        {"'<f8'", NULL, "(4,)", .data = large, .bytes = 32, .wrong = "value 1, -1e+300, does"},
+        {"'<f8'", "True", "(2, 2)", .data = large, .bytes = 32, .wrong = "value 2, -1e+300"},
+        {"'<f8'", NULL, "(2,)", .data = large + 2, .bytes = 16, .wrong = "value 1, 3.40282e"},
         {"'<f8'", NULL, "(6,)", .data = fits, .bytes = 48, .dtype = DT_F32, .rank = 1, .dim = {6}},
         {"'<i8'", NULL, "(3,)", .data = ints, .bytes = 24,
          .wrong = "value 1 does not fit into 32 bits: -2147483649"},

@@ -447,9 +447,9 @@ TEST(folders_name_the_wrong_file_and_say_what_to_do) {
     dt_folder_desc like = {.like = folder, .sizes = DT_FOLDER_RESIZE};
     folder_refused(ctx, like, DT_ERROR_FORMAT, "zoo: the folder of .like");
     dt_folder_close(folder);
-    folder_refused(ctx, (dt_folder_desc){.width = 3}, DT_ERROR_INVALID, "3 x 0 pixels");
+    folder_refused(ctx, (dt_folder_desc){.width = 3}, DT_ERROR_INVALID, ".width is 3, .height 0");
     folder_refused(ctx, (dt_folder_desc){.width = 65536, .height = 4097}, DT_ERROR_INVALID, "2^28");
-    folder_refused(ctx, (dt_folder_desc){.threads = 65}, DT_ERROR_INVALID, "65 threads");
+    folder_refused(ctx, (dt_folder_desc){.threads = 65}, DT_ERROR_INVALID, ".threads 65");
     folder_end();
     folder_refused(ctx, (dt_folder_desc){0}, DT_ERROR_IO, "No such file");
     mkdir(folder_root, 0700);

@@ -404,9 +404,9 @@ TEST(token_files_that_are_wrong_report_the_position) {
     } wrong[] = {{{.window = 8, .skip_bytes = 2},
                   DT_ERROR_FORMAT,
                   "not a whole number of tokens of 16 bits"},
-                 {{.window = 8, .skip_bytes = 3, .bits = 8}, DT_ERROR_INVALID, "8 bits"},
+                 {{.window = 8, .skip_bytes = 3, .bits = 8}, DT_ERROR_INVALID, ".bits is 8"},
                  {{.window = 50, .skip_bytes = 3}, DT_ERROR_FORMAT, "50 tokens; a window of 50"},
-                 {{.window = 8, .skip_bytes = 1000}, DT_ERROR_FORMAT, "its header has 1000"},
+                 {{.window = 8, .skip_bytes = 1000}, DT_ERROR_FORMAT, "a header of 1000"},
                  {{.skip_bytes = 3}, DT_ERROR_INVALID, "window 0"}};
     const char *path = tokens_file(16, 0);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {

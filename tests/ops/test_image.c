@@ -611,7 +611,7 @@ TEST(convolutions_name_windows_that_do_not_fit) {
     IMAGE_BAD(IMAGE_CONV(.stride = {-1, 1}), inputs, "stride {-1, 1}");
     IMAGE_BAD(IMAGE_CONV(.dilation = {0, 2}), inputs, "dilation {0, 2}");
     IMAGE_BAD(IMAGE_CONV(.padding = {0, -1}), inputs, "padding {0, -1}");
-    IMAGE_BAD(IMAGE_CONV(.groups = -2), inputs, "-2 groups");
+    IMAGE_BAD(IMAGE_CONV(.groups = -2), inputs, "groups is -2");
     IMAGE_BAD(IMAGE_CONV(.groups = 3), inputs, "4 channels in and 6 out in 3 groups");
     IMAGE_BAD(IMAGE_CONV(.groups = 2), inputs, "a weight of 4 input channels a group");
     IMAGE_BAD(IMAGE_CONV(.stride = {1, 1}, .padding = {INT32_MAX, INT32_MAX}), inputs,
@@ -665,7 +665,7 @@ TEST(pools_and_resizes_name_windows_and_sizes_that_do_not_fit) {
               "i32");
     IMAGE_BAD(dt_adaptive_avg_pool2d(b.x, 0, 3), "avg_pool2d(x [B, 4, 8, 6])", "a size of 0 x 3");
     IMAGE_BAD(dt_adaptive_avg_pool2d(b.x, 1 << 20, 1 << 20), "avg_pool2d(x [B, 4, 8, 6])",
-              "too large");
+              "below 2^31 elements");
     IMAGE_BAD(dt_resize(b.x, 4, -1, DT_RESIZE_NEAREST), "resize(x [B, 4, 8, 6])",
               "a size of 4 x -1");
     IMAGE_BAD(dt_resize(b.x, INT64_MAX, 2, DT_RESIZE_NEAREST), "resize(x [B, 4, 8, 6])",

@@ -1176,15 +1176,15 @@ TEST(ops_reject_shapes_that_do_not_fit_and_print_them) {
         "6 elements cannot have the shape [B, 1, 4]");
     BAD(dt_reshape(b.m, dt_dims(-1, -1)), "reshape(m [B, 2, 3])", "dimension 1");
     BAD(dt_reshape(b.m, dt_dims_of(6, (const int64_t[]){0, 1, 1, 1, 1, 2, 3})), "reshape",
-        "at most 5 dimensions");
-    BAD(dt_slice(b.x, 0, 2, 2), "slice(x [B, 3])", "2 elements from 2 on");
+        "rank is 6; it must be at most 5");
+    BAD(dt_slice(b.x, 0, 2, 2), "slice(x [B, 3])", "2 elements from element 2 on");
     BAD(dt_slice(b.x, 0, -1, 2), "slice(x [B, 3])", "-1");
     BAD(dt_permute(b.m, dt_dims(0, 0)), "permute(m [B, 2, 3])", "[0, 0]");
     BAD(dt_sum_samples(b.s), "sum_samples([4])", "no sample axis");
     BAD(dt_max(dt_slice(b.x, 0, 0, 0), dt_dims(), false), "max([B, 0])", "no elements");
-    BAD(dt_expand(dt_slice(b.x, 0, 0, 1), dt_dims(65536, 32768)), "expand", "too large");
+    BAD(dt_expand(dt_slice(b.x, 0, 0, 1), dt_dims(65536, 32768)), "expand", "below 2^31 elements");
     BAD(dt_fill(b.g, dt_dims_of(6, (const int64_t[]){0, 1, 1, 1, 1, 1, 1}), 0), "fill",
-        "at most 5 dimensions");
+        "rank is 6; it must be at most 5");
     BAD(dt_fill(b.g, dt_dims(-3), 0), "fill", "[-3]");
 }
 
@@ -1210,7 +1210,7 @@ TEST(ops_reject_types_and_values_that_they_cannot_take) {
     BAD(dt_accuracy(b.t, b.t), "accuracy(t [B], t [B])", "logits must be f32");
     BAD(dt_embedding(b.w, b.x), "embedding(w [2, 3], x [B, 3])", "an i32 index");
     BAD(dt_dropout(b.x, 1.25f), "dropout(x [B, 3])", "p is 1.25; it must be in [0, 1]");
-    BAD(dt_dropout(b.x, -0.5f), "dropout(x [B, 3])", "p = -0.5");
+    BAD(dt_dropout(b.x, -0.5f), "dropout(x [B, 3])", "p is -0.5");
     BAD(dt_dropout(b.x, NAN), "dropout(x [B, 3])", "nan");
     BAD(dt_cross_entropy(b.x, b.t, &(dt_cross_entropy_desc){.label_smoothing = 1.5f}),
         "cross_entropy(x [B, 3], t [B])", "label_smoothing is 1.5; it must be in [0, 1]");

@@ -128,7 +128,7 @@ static const told_wrong told_wrongs[] = {
     {"none/best", 0, 0, false, DT_ERROR_IO, {"No such file or directory", ".watch.save"}},
     {"file/best", 0, 0, false, DT_ERROR_IO, {"Not a directory", ".watch.save"}},
     {"in", 0, 0, false, DT_ERROR_IO, {"a folder", ".watch.save"}},
-    {NULL, 0, 2, false, DT_ERROR_INVALID, {".validation", "no rows"}},
+    {NULL, 0, 2, false, DT_ERROR_INVALID, {".validation", "dt_dataset.rows is 0"}},
     {NULL, 40, 1, false, DT_ERROR_INVALID, {".validation", "input 't' has no column in it"}},
     {NULL, 40, 2, true, DT_ERROR_INVALID, {".validation", "dataset column 1"}},
     {"in/best", 40, 2, false, DT_OK, {"", ""}},

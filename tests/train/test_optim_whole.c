@@ -357,7 +357,7 @@ TEST(optimizers_of_whole_parameters_refuse_settings_that_they_cannot_do) {
         {{.kind = DT_OPTIM_ADAFACTOR, .groups = {{.params = "*", .sparse = true}}},
          ".groups[0].sparse"},
         {{.kind = DT_OPTIM_ADAFACTOR, .beta2 = -1}, "beta2 is -1"},
-        {{.kind = DT_OPTIM_MUON, .momentum = 1}, "Muon's momentum is 1"},
+        {{.kind = DT_OPTIM_MUON, .momentum = 1}, ".momentum of Muon is 1"},
         {{.kind = DT_OPTIM_LARS, .trust_coefficient = -1}, "trust_coefficient is -1"},
         {{.kind = DT_OPTIM_LARS, .groups = {{.elementwise = true}}},
          ".groups[0] has settings, but no .params"},

@@ -200,7 +200,7 @@ TEST(a_checkpoint_of_other_parameters_or_another_optimizer_is_refused_by_name) {
          "\"parameter 'conv.weight' [2, 1, 3, 3]\", the graph "
          "\"parameter 'conv.weight' [3, 1, 3, 3]\""},
         {STATE_RENAMED, DT_OPTIM_ADAM,
-         "\"parameter 'fc.weight' [5, 18]\", and here is "
+         "\"parameter 'fc.weight' [5, 18]\", the graph "
          "\"parameter 'head.weight' [5, 18]\""},
         {STATE_SAME, DT_OPTIM_ADAMW, "optimizer is Adam, and here AdamW"},
         {STATE_SAME, DT_OPTIM_DEFAULT, "optimizer is Adam, and here AdamW"},

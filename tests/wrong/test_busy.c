@@ -505,7 +505,7 @@ TEST(on_error_gets_the_reason_why_a_context_was_not_created) {
     const dt_ctx_desc wrong_jobs_too = {.threads = 5000, .on_error = {busy_error, &e}};
     CHECK(dt_ctx_create(&wrong_jobs_too, &ctx) == DT_ERROR_INVALID && !ctx);
     CHECK(e.calls == 2);
-    CHECK_CONTAINS(e.text, "5000 threads");
+    CHECK_CONTAINS(e.text, ".threads is 5000");
 }
 
 static dt_result busy_shows(void *user, const dt_sample *s, void *const *values) {
