@@ -263,7 +263,8 @@ static dt_result dti_checkpoint_no_index(dti_base *base, const char *path, dt_re
     if (result != DT_ERROR_IO || !dti_checkpoint_step_of(dti_file_name(path), &step) ||
         !dti_checkpoint_is_folder(path))
         return result;
-    return dti_fail(base, DT_ERROR_FORMAT, "%s: a checkpoint without " DTI_INDEX_NAME, path);
+    return dti_fail(base, DT_ERROR_FORMAT, "%s: a checkpoint whose " DTI_INDEX_NAME " is missing",
+                    path);
 }
 
 static dt_result dti_checkpoint_open_share(dti_base *base, const char *path, uint32_t share,

@@ -470,7 +470,7 @@ TEST(replay_keeps_the_newest_and_draws_them_evenly) {
     CHECK(!memcmp(items, others, sizeof items));
     const float error = 1;
     CHECK(dt_replay_update(r, places, &error, 1) == DT_ERROR_INVALID);
-    CHECK_CONTAINS(dt_ctx_error(ctx), ".alpha is 0");
+    CHECK_CONTAINS(dt_ctx_error(ctx), ".alpha = 0");
     dt_replay_destroy(r);
     dt_replay_destroy(again);
     CHECK(samples_held(ctx) == held);
@@ -519,7 +519,7 @@ TEST(replay_draws_by_priority_and_weighs_against_it) {
     CHECK(newest > count[N - 1] / 2 && newest > DRAWS / N);
     errors[3] = (float)NAN;
     CHECK(dt_replay_update(r, all, errors, N) == DT_ERROR_INVALID);
-    CHECK_CONTAINS(dt_ctx_error(ctx), "error 3 is");
+    CHECK_CONTAINS(dt_ctx_error(ctx), "errors[3] is");
     errors[3] = 1;
     all[4] = N;
     CHECK(dt_replay_update(r, all, errors, N) == DT_ERROR_INVALID);
