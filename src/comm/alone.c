@@ -2,14 +2,14 @@
  * error that says so; replicas of one process (dt_trainer_desc.parallel.replicas) need none of
  * it. */
 
-#define DTI_NO_COMM_TEXT "dtrain was compiled with DT_NO_COMM, so there is only one process"
+#define DTI_NO_COMM_TEXT "this dtrain was compiled with DT_NO_COMM and supports one process only"
 
 DTI_ABSENT(dt_result, dti_comm_open_tcp, (dt_comm * comm, const dt_comm_desc *desc),
-           dti_fail(comm->base, DT_ERROR_UNSUPPORTED, "world_size is %d: " DTI_NO_COMM_TEXT,
+           dti_fail(comm->base, DT_ERROR_UNSUPPORTED, ".world_size is %d: " DTI_NO_COMM_TEXT,
                     desc->world_size));
 DTI_ABSENT(dt_result, dti_comm_measure, (dt_comm * comm, const dt_comm_desc *desc), DT_OK);
 DTI_ABSENT(dt_result, dti_mpi_enter, (dti_base * base, dt_comm_desc *desc, bool ask, bool *owns),
-           dti_fail(base, DT_ERROR_UNSUPPORTED, "transport is DT_COMM_MPI: " DTI_NO_COMM_TEXT));
+           dti_fail(base, DT_ERROR_UNSUPPORTED, ".transport is DT_COMM_MPI: " DTI_NO_COMM_TEXT));
 
 #ifndef DT_COMM_ONLY
 static const dti_message_server_calls *dti_message_server_calls_of(void) {

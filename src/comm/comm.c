@@ -29,8 +29,9 @@ static dt_result dti_comm_desc_check_texts(dti_base *base, const dt_comm_desc *d
     };
     for (size_t i = 0; i < DTI_COUNT(texts); i++)
         if (!memchr(texts[i].text, 0, texts[i].size))
-            return dti_fail(base, DT_ERROR_INVALID, "%s has no end within its %d bytes",
-                            texts[i].name, (int)texts[i].size);
+            return dti_fail(base, DT_ERROR_INVALID,
+                            ".%s is not zero-terminated within its %d bytes", texts[i].name,
+                            (int)texts[i].size);
     if (d->error[0])
         return dti_fail(base, DT_ERROR_INVALID, "%s", d->error);
     if (d->warning[0])
@@ -65,12 +66,12 @@ static dt_result dti_comm_desc_check_numbers(dti_base *base, dt_comm_desc *d) {
         if (*rows[i].value == 0)
             *rows[i].value = rows[i].otherwise;
         if (*rows[i].value < rows[i].low || *rows[i].value > rows[i].high)
-            return dti_fail(base, DT_ERROR_INVALID, "%s is %d, not in %d .. %d", rows[i].name,
-                            *rows[i].value, rows[i].low, rows[i].high);
+            return dti_fail(base, DT_ERROR_INVALID, ".%s is %d; it must be from %d to %d",
+                            rows[i].name, *rows[i].value, rows[i].low, rows[i].high);
     }
     if (d->port_low > d->port_high)
-        return dti_fail(base, DT_ERROR_INVALID, ".port_low is %d, above .port_high %d", d->port_low,
-                        d->port_high);
+        return dti_fail(base, DT_ERROR_INVALID, ".port_low (%d) exceeds .port_high (%d)",
+                        d->port_low, d->port_high);
     return DT_OK;
 }
 
@@ -88,12 +89,13 @@ static dt_result dti_comm_desc_check_link(dti_base *base, const dt_comm_desc *d)
     if (!(link->latency_ns | link->message_ns | link->bytes_per_s))
         return DT_OK;
     if (d->no_link)
-        return dti_fail(base, DT_ERROR_INVALID, ".link and .no_link are both set: choose one");
+        return dti_fail(base, DT_ERROR_INVALID, ".link and .no_link are both set; set one of them");
     for (size_t i = 0; i < DTI_COUNT(rows); i++)
         if (rows[i].value < rows[i].low || rows[i].value > rows[i].high)
-            return dti_fail(base, DT_ERROR_INVALID, ".link.%s is %llu, not in %llu .. %llu",
-                            rows[i].name, (unsigned long long)rows[i].value,
-                            (unsigned long long)rows[i].low, (unsigned long long)rows[i].high);
+            return dti_fail(base, DT_ERROR_INVALID,
+                            ".link.%s is %llu; it must be from %llu to %llu", rows[i].name,
+                            (unsigned long long)rows[i].value, (unsigned long long)rows[i].low,
+                            (unsigned long long)rows[i].high);
     return DT_OK;
 }
 
@@ -101,10 +103,12 @@ static dt_result dti_comm_desc_check_link(dti_base *base, const dt_comm_desc *d)
 static dt_result dti_comm_desc_check_rendezvous(dti_base *base, const dt_comm_desc *d) {
     if (d->insecure && (d->integrity == DT_COMM_MAC || d->integrity == DT_COMM_TLS))
         return dti_fail(base, DT_ERROR_INVALID,
-                        ".insecure is set, but .integrity MAC and TLS need a key");
+                        ".insecure cannot be combined with .integrity DT_COMM_MAC or DT_COMM_TLS, "
+                        "which need a key");
     if (d->transport == DT_COMM_MPI && (d->integrity == DT_COMM_MAC || d->integrity == DT_COMM_TLS))
         return dti_fail(base, DT_ERROR_UNSUPPORTED,
-                        ".integrity MAC and TLS cannot be combined with DT_COMM_MPI: use TCP");
+                        ".transport DT_COMM_MPI cannot be combined with .integrity DT_COMM_MAC or "
+                        "DT_COMM_TLS; use DT_COMM_TCP");
     if (d->transport == DT_COMM_MPI)
         return DT_OK;
     if (!d->rendezvous[0])
@@ -125,17 +129,19 @@ static dt_result dti_comm_desc_check_integrity(dti_base *base, const dt_comm_des
     if (d->shared_memory == DT_COMM_SHARED_REQUIRED &&
         (d->integrity == DT_COMM_TLS || d->transport == DT_COMM_MPI))
         return dti_fail(base, DT_ERROR_INVALID,
-                        ".shared_memory REQUIRED cannot be combined with .integrity TLS or MPI");
+                        ".shared_memory DT_COMM_SHARED_REQUIRED cannot be combined with "
+                        "DT_COMM_TLS or DT_COMM_MPI");
 #ifndef DT_WITH_OPENSSL
     if (d->integrity == DT_COMM_MAC || d->integrity == DT_COMM_TLS)
-        return dti_fail(base, DT_ERROR_UNSUPPORTED,
-                        ".integrity is %s, which needs dtrain compiled with DT_WITH_OPENSSL",
-                        d->integrity == DT_COMM_MAC ? "MAC" : "TLS");
+        return dti_fail(
+            base, DT_ERROR_UNSUPPORTED,
+            ".integrity is DT_COMM_%s, which requires dtrain compiled with DT_WITH_OPENSSL",
+            d->integrity == DT_COMM_MAC ? "MAC" : "TLS");
 #endif
     if (papers && (papers < 4 || d->integrity != DT_COMM_TLS))
         return dti_fail(base, DT_ERROR_INVALID,
-                        "certificates need all of .tls_ca, .tls_certificate, .tls_private_key and "
-                        ".tls_name, and .integrity TLS");
+                        "certificates require .integrity DT_COMM_TLS and all of .tls_ca, "
+                        ".tls_certificate, .tls_private_key and .tls_name");
     return DT_OK;
 }
 
@@ -143,7 +149,8 @@ static dt_result dti_comm_desc_check_integrity(dti_base *base, const dt_comm_des
 static dt_result dti_comm_check_desc(dti_base *base, dt_comm_desc *d) {
     DTI_TRY(dti_comm_desc_check_texts(base, d));
     if (!d->allocator.alloc != !d->allocator.free)
-        return dti_fail(base, DT_ERROR_INVALID, "allocator has alloc or free but not both");
+        return dti_fail(base, DT_ERROR_INVALID,
+                        ".allocator has only one of alloc and free; set both");
     if (d->world_size == 0)
         d->world_size = 1;
     DTI_TRY(dti_comm_desc_check_numbers(base, d));
@@ -226,7 +233,7 @@ static dt_result dti_comm_enter(dt_comm *comm) {
         return DT_ERROR_INVALID;
     if (dti_forked(comm->base))
         return dti_fail(comm->base, DT_ERROR_FORKED,
-                        "called in process %ld, a child of fork; process %ld has the group",
+                        "called in process %ld, a child of fork; the group belongs to process %ld",
                         dti_process(), comm->base->process);
     if (comm->ended)
         return dti_fail(comm->base, DT_ERROR_REVOKED,
@@ -298,13 +305,13 @@ DTI_PUBLIC(dt_comm_wait, (dt_comm * comm, dt_comm_work work, int timeout_ms), co
            (comm, work, timeout_ms)) {
     DTI_TRY(dti_comm_enter(comm));
     if (timeout_ms < -1)
-        return dti_fail(comm->base, DT_ERROR_INVALID, "timeout_ms is %d; -1 waits without a limit",
-                        timeout_ms);
+        return dti_fail(comm->base, DT_ERROR_INVALID,
+                        "timeout_ms is %d; it must be at least -1 (-1 = no limit)", timeout_ms);
     const dt_result result =
         dti_comm_wait(comm, work.id, timeout_ms < 0 ? UINT64_MAX : (uint64_t)timeout_ms * 1000000u);
     if (result != DT_ERROR_TIMEOUT)
         return result;
-    char whom[256] = "it is under way";
+    char whom[256] = "it is in progress";
     if (comm->transport->waits_for)
         comm->transport->waits_for(comm, work.id, whom, sizeof whom);
     return dti_fail(comm->base, result, "not finished after %d ms: %s", timeout_ms, whom);

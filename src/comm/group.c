@@ -21,17 +21,18 @@ static dt_result dti_comm_vote(dt_comm *comm, uint64_t a, uint64_t b, uint64_t c
 static dt_result dti_group_check_list(dt_comm *parent, const int *ranks, int count) {
     if (count < 1 || count > (int)parent->size || !ranks)
         return dti_fail(parent->base, DT_ERROR_INVALID,
-                        "dt_comm_group_create: %d ranks%s; a group has 1 to %d", count,
-                        ranks ? "" : " at NULL", (int)parent->size);
+                        "dt_comm_group_create: count is %d%s; it must be from 1 to %d", count,
+                        ranks ? "" : " and ranks is NULL", (int)parent->size);
     for (int i = 0; i < count; i++) {
         if (ranks[i] < 0 || ranks[i] >= (int)parent->size)
             return dti_fail(parent->base, DT_ERROR_INVALID,
-                            "dt_comm_group_create: ranks[%d] is %d, not in 0 .. %d", i, ranks[i],
-                            (int)parent->size - 1);
+                            "dt_comm_group_create: ranks[%d] is %d; it must be from 0 to %d", i,
+                            ranks[i], (int)parent->size - 1);
         if (i && ranks[i] <= ranks[i - 1])
-            return dti_fail(parent->base, DT_ERROR_INVALID,
-                            "dt_comm_group_create: ranks[%d] is %d after %d; they must ascend", i,
-                            ranks[i], ranks[i - 1]);
+            return dti_fail(
+                parent->base, DT_ERROR_INVALID,
+                "dt_comm_group_create: ranks[%d] is %d after %d; sort them in ascending order", i,
+                ranks[i], ranks[i - 1]);
     }
     return DT_OK;
 }
@@ -64,8 +65,10 @@ static dt_result dti_group_agree(dt_comm *parent, dt_comm *root, uint64_t hash, 
     if (other == parent->size)
         return dti_group_failed(parent);
     return dti_fail(parent->base, DT_ERROR_MISMATCH,
-                    "dt_comm_group_create: the list of ranks of rank %d is %s rank %d", (int)other,
-                    votes[DTI_VOTE * other] ? "not that of" : "wrong; this is", (int)parent->rank);
+                    "dt_comm_group_create: the list of ranks given by rank %d %s rank %d",
+                    (int)other,
+                    votes[DTI_VOTE * other] ? "differs from that of" : "is not valid; this is",
+                    (int)parent->rank);
 }
 
 /* Without a transport; NULL: not in the list, or *result tells why. */
@@ -136,25 +139,28 @@ static dt_result dti_leaves_check(dt_comm *comm) {
         const uint64_t *vote = votes + DTI_VOTE * r;
         uint64_t first = vote[0] >> 32, count = vote[0] & UINT32_MAX;
         if (vote[2])
-            return dti_fail(comm->base, DT_ERROR_INVALID,
-                            "dt_comm_set_leaves: rank %d has operations under way; wait first",
-                            (int)r);
+            return dti_fail(
+                comm->base, DT_ERROR_INVALID,
+                "dt_comm_set_leaves: rank %d has operations in progress; wait for them first",
+                (int)r);
         if (vote[1] != total)
-            return dti_fail(comm->base, DT_ERROR_MISMATCH,
-                            "dt_comm_set_leaves: %u leaves in all at rank %d, %u at rank 0",
-                            (unsigned)vote[1], (int)r, (unsigned)total);
+            return dti_fail(
+                comm->base, DT_ERROR_MISMATCH,
+                "dt_comm_set_leaves: total is %u on rank %d and %u on rank 0; give the same on all",
+                (unsigned)vote[1], (int)r, (unsigned)total);
         if (first != next)
             return dti_fail(comm->base, DT_ERROR_INVALID,
-                            "dt_comm_set_leaves: rank %d begins at leaf %u, but the ranks before "
-                            "it end at %llu",
+                            "dt_comm_set_leaves: rank %d has first = %u, but the leaves of the "
+                            "ranks before it end at %llu",
                             (int)r, (unsigned)first, (unsigned long long)next);
         next += count;
     }
     if (!total || next != total)
-        return dti_fail(comm->base, DT_ERROR_INVALID,
-                        "dt_comm_set_leaves: rank %d ends at leaf %llu of %llu%s",
-                        (int)comm->size - 1, (unsigned long long)next, (unsigned long long)total,
-                        total ? "" : "; there must be one");
+        return dti_fail(
+            comm->base, DT_ERROR_INVALID,
+            "dt_comm_set_leaves: the leaves of rank %d end at %llu, but total is %llu%s",
+            (int)comm->size - 1, (unsigned long long)next, (unsigned long long)total,
+            total ? "" : "; it must be at least 1");
     return DT_OK;
 }
 

@@ -67,7 +67,8 @@ static void dti_comm_free(dt_comm *comm) {
 }
 
 static dt_result dti_comm_no_handle(dt_comm *comm, uint64_t id) {
-    return dti_fail(comm->base, DT_ERROR_INVALID,
-                    "the handle %llu is of no pending operation: a handle ends once",
-                    (unsigned long long)id);
+    return dti_fail(
+        comm->base, DT_ERROR_INVALID,
+        "handle %llu is not that of a pending operation; a handle can be waited for once",
+        (unsigned long long)id);
 }

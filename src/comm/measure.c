@@ -43,7 +43,7 @@ static dt_result dti_measure_wait(dti_measure *m, uint64_t id) {
     if (result != DT_ERROR_TIMEOUT)
         return result;
     m->comm->transport->waits_for(m->comm, id, whom, sizeof whom);
-    dti_fail(m->comm->base, result, "the time to join is up: %s", whom);
+    dti_fail(m->comm->base, result, ".join_timeout_ms is over: %s", whom);
     return result;
 }
 

@@ -6,7 +6,7 @@ static const struct dti_socket_error {
     int winsock, number;
     const char *text;
 } dti_socket_errors[] = {{WSAEWOULDBLOCK, EAGAIN, "it would block"},
-                         {WSAEINPROGRESS, EINPROGRESS, "it is under way"},
+                         {WSAEINPROGRESS, EINPROGRESS, "it is in progress"},
                          {WSAEADDRINUSE, EADDRINUSE, "the address is in use"},
                          {WSAEADDRNOTAVAIL, EADDRNOTAVAIL, "the address is not this host's"},
                          {WSAEACCES, EACCES, "permission denied"},
@@ -18,8 +18,8 @@ static const struct dti_socket_error {
                          {WSAENETUNREACH, ENETUNREACH, "the network cannot be reached"},
                          {WSAEHOSTUNREACH, EHOSTUNREACH, "the host cannot be reached"},
                          {WSAEMFILE, EMFILE, "too many sockets"},
-                         {WSAENOBUFS, ENOBUFS, "no room for buffers"},
-                         {WSAEAFNOSUPPORT, EAFNOSUPPORT, "no such kind of address here"}};
+                         {WSAENOBUFS, ENOBUFS, "no memory for buffers"},
+                         {WSAEAFNOSUPPORT, EAFNOSUPPORT, "this kind of address is not supported"}};
 
 static int dti_socket_number(int winsock) {
     for (size_t i = 0; i < DTI_COUNT(dti_socket_errors); i++)

@@ -97,13 +97,13 @@ static const char *dti_algorithm_tree_lacks(const dti_collective *c, dt_comm_alg
     bool halving = algorithm == DT_COMM_ALGORITHM_HALVING;
     if (c->op.kind != DT_COMM_ALL_REDUCE ||
         (!halving && algorithm != DT_COMM_ALGORITHM_HIERARCHICAL))
-        return "the algorithms are direct and, for all-reduce, halving and hierarchical";
+        return ".algorithm must be DIRECT or, for all-reduce, HALVING or HIERARCHICAL";
     if (halving && ((c->size & (c->size - 1)) != 0 || !dti_leaves_alike(c)))
-        return "halving needs a power of two of ranks, each with the same number of leaves, a "
-               "power of two; use direct";
+        return "HALVING requires that the numbers of ranks and of leaves per rank are powers of "
+               "two; use DIRECT";
     return dti_leaves_alike(c) ? ""
-                               : "hierarchical needs the same number of leaves on each rank, a "
-                                 "power of two; use direct";
+                               : "HIERARCHICAL requires the same number of leaves on each rank, a "
+                                 "power of two; use DIRECT";
 }
 
 /* ---- the default */
@@ -228,11 +228,12 @@ static bool dti_algorithm_choose_tree(dti_base *base, const dti_collective *c,
     const char *wrong = "";
     *chosen = op->algorithm;
     if (op->kind != DT_COMM_ALL_REDUCE && op->kind != DT_COMM_REDUCE)
-        wrong = "only all-reduce and reduce have this mode";
+        wrong = "only all-reduce and reduce support it";
     else if (!c->leaves)
         wrong = "call dt_comm_set_leaves first";
     else if (dti_coll_overlap(c) == DTI_SAME && dti_in_dtype(c) != op->dtype)
-        wrong = "in cannot be out: partial sums are of another type than the result";
+        wrong = ".in and .out must be different buffers, as partial sums have another type than "
+                "the result";
     else if (op->algorithm)
         wrong = dti_algorithm_tree_lacks(c, op->algorithm);
     else if (op->kind == DT_COMM_ALL_REDUCE && c->costs && op->count)
@@ -257,8 +258,8 @@ static void dti_algorithm_unknown(dti_base *base, const dti_collective *c) {
         snprintf(has + used, sizeof has - used, "%s%s", used ? ", " : "",
                  dti_algorithm_name((dt_comm_algorithm)i));
     }
-    dti_fail(base, DT_ERROR_INVALID, "%s has no algorithm %s; it has %s", dti_kind_name(c->op.kind),
-             name ? name : "?", has);
+    dti_fail(base, DT_ERROR_INVALID, "%s: .algorithm is %s; it must be %s",
+             dti_kind_name(c->op.kind), name ? name : "?", has);
 }
 
 static dti_algorithm_fn *dti_algorithm_choose(dti_base *base, const dti_collective *c,
@@ -277,7 +278,7 @@ static dti_algorithm_fn *dti_algorithm_choose(dti_base *base, const dti_collecti
     else if (*chosen == DT_COMM_ALGORITHM_HIERARCHICAL && !dti_hosts_fit(c))
         return dti_algorithm_refuse(
             base, c,
-            "hierarchical needs several hosts with the same, even number of ranks, in order; "
-            "local_rank and local_size of the ranks differ from that");
+            ".algorithm HIERARCHICAL requires several hosts, each with the same even number of "
+            "consecutive ranks; .local_rank and .local_size say otherwise");
     return fn;
 }

@@ -75,15 +75,18 @@ static dt_comm_op dti_coll_normal(const dt_comm_op *op) {
 static dt_result dti_coll_check_enums(dti_base *base, const dt_comm_op *op) {
     const char *kind = dti_kind_name(op->kind);
     if ((unsigned)op->kind > DT_COMM_BARRIER)
-        return dti_fail(base, DT_ERROR_INVALID, "kind %d is not an operation", (int)op->kind);
+        return dti_fail(base, DT_ERROR_INVALID, ".kind is %d; it must be a dt_comm_kind",
+                        (int)op->kind);
     if (!dti_dtype_bytes(op->dtype))
-        return dti_fail(base, DT_ERROR_INVALID, "%s: dtype %d is not a dt_dtype", kind,
+        return dti_fail(base, DT_ERROR_INVALID, "%s: .dtype is %d; it must be a dt_dtype", kind,
                         (int)op->dtype);
     if (!dti_reduction_name(op->reduction))
-        return dti_fail(base, DT_ERROR_INVALID, "%s: reduction %d is not a dt_comm_reduction", kind,
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "%s: .reduction is %d; it must be a dt_comm_reduction", kind,
                         (int)op->reduction);
     if (!dti_algorithm_name(op->algorithm))
-        return dti_fail(base, DT_ERROR_INVALID, "%s: algorithm %d is not a dt_comm_algorithm", kind,
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "%s: .algorithm is %d; it must be a dt_comm_algorithm", kind,
                         (int)op->algorithm);
     return DT_OK;
 }
@@ -94,11 +97,11 @@ static dt_result dti_coll_check_root(const dt_comm *comm, const dt_comm_op *op) 
     const char *kind = dti_kind_name(op->kind);
     bool pair = dti_kind_is_p2p(op->kind);
     if (op->root < 0 || op->root >= (int)comm->size)
-        return dti_fail(comm->base, DT_ERROR_INVALID, "%s: %s %d is not in 0 .. %d", kind,
+        return dti_fail(comm->base, DT_ERROR_INVALID, "%s: %s is %d; it must be from 0 to %d", kind,
                         pair ? "rank" : "root", op->root, (int)comm->size - 1);
     if (pair && op->root == (int)comm->rank)
-        return dti_fail(comm->base, DT_ERROR_INVALID, "%s: rank %d is this rank itself: copy", kind,
-                        op->root);
+        return dti_fail(comm->base, DT_ERROR_INVALID,
+                        "%s: rank is %d, this rank itself; copy the data instead", kind, op->root);
     return DT_OK;
 }
 
@@ -108,14 +111,15 @@ static dt_result dti_coll_check_tree(const dt_comm *comm, const dt_comm_op *op) 
     const char *kind = dti_kind_name(op->kind);
     if (op->kind != DT_COMM_REDUCE && op->kind != DT_COMM_ALL_REDUCE)
         return dti_fail(comm->base, DT_ERROR_INVALID,
-                        "%s has no tree mode: only reduce and all-reduce have", kind);
+                        "%s: .tree is set, but only reduce and all-reduce support it", kind);
     if (op->dtype == DT_I32 || op->dtype == DT_I64 || op->dtype == DT_U8)
-        return dti_fail(comm->base, DT_ERROR_INVALID,
-                        "%s of %s in tree mode, which is for floats: integers need no order", kind,
-                        dti_dtype_name(op->dtype));
+        return dti_fail(
+            comm->base, DT_ERROR_INVALID,
+            "%s: .tree is set and .dtype is %s; integer sums need no order, so leave .tree out",
+            kind, dti_dtype_name(op->dtype));
     if (!comm->leaves)
         return dti_fail(comm->base, DT_ERROR_INVALID,
-                        "%s in tree mode without leaves: call dt_comm_set_leaves first", kind);
+                        "%s: .tree is set; call dt_comm_set_leaves first", kind);
     return DT_OK;
 }
 
@@ -134,8 +138,7 @@ static dt_result dti_coll_check_bytes(const dt_comm *comm, const dt_comm_op *op)
     uint64_t most = PTRDIFF_MAX / width / (op->tree ? DTI_MAX(comm->size, 64) : comm->size);
     if (op->count > most)
         return dti_fail(comm->base, DT_ERROR_INVALID,
-                        "%s: count %llu of %s at %d ranks is more than memory has addresses; at "
-                        "most %llu",
+                        "%s: .count is %llu of %s for %d ranks; it must be at most %llu",
                         dti_kind_name(op->kind), (unsigned long long)op->count,
                         dti_dtype_name(op->dtype), (int)comm->size, (unsigned long long)most);
     return DT_OK;
@@ -155,11 +158,11 @@ static dt_result dti_coll_check_overlap(const dt_comm *comm, const dt_comm_op *o
         return DT_OK;
     char text[DTI_COLL_TEXT];
     return dti_fail(comm->base, DT_ERROR_INVALID,
-                    "%s: in (%llu bytes) and out (%llu bytes) overlap, out being %lld bytes after "
-                    "in; in place means in = out%s",
+                    "%s: .in (%llu bytes) and .out (%llu bytes) overlap, as .out is .in + %lld "
+                    "bytes; use separate buffers, or .in = .out%s",
                     dti_coll_text(op, text), (unsigned long long)in_bytes,
                     (unsigned long long)out_bytes, (long long)(out - in),
-                    gathers || scatters ? ", or at this rank's own place" : "");
+                    gathers || scatters ? " or this rank's own block" : "");
 }
 
 /* Also takes away buffers that the operation does not touch here. */
@@ -173,11 +176,12 @@ static dt_result dti_coll_check_buffers(const dt_comm *comm, dt_comm_op *op) {
         op->out = NULL;
     bool no_in = in_bytes && !op->in;
     if (no_in || (out_bytes && !op->out))
-        return dti_fail(comm->base, DT_ERROR_INVALID, "%s: %s is NULL; rank %d needs %llu bytes",
+        return dti_fail(comm->base, DT_ERROR_INVALID, "%s: .%s is NULL; rank %d needs %llu bytes",
                         dti_coll_text(op, text), no_in ? "in" : "out", (int)comm->rank,
                         (unsigned long long)(no_in ? in_bytes : out_bytes));
     if ((uintptr_t)op->in > UINTPTR_MAX - in_bytes || (uintptr_t)op->out > UINTPTR_MAX - out_bytes)
-        return dti_fail(comm->base, DT_ERROR_INVALID, "%s: a buffer runs past the end of memory",
+        return dti_fail(comm->base, DT_ERROR_INVALID,
+                        "%s: .in or .out extends past the end of the address space",
                         dti_coll_text(op, text));
     return dti_coll_check_overlap(comm, op, in_bytes, out_bytes);
 }

@@ -149,7 +149,7 @@ static dti_schedule_step dti_schedule_step_of(dti_schedule_step_kind kind, dti_s
 static uint32_t dti_add_stream(dti_builder *b, dti_schedule_step step, uint32_t peer,
                                uint32_t stream, bool credited) {
     if (!b->s->failed && (peer > UINT16_MAX || stream > UINT16_MAX))
-        dti_builder_fail(b, DT_ERROR_INVALID, "too many streams between two of them");
+        dti_builder_fail(b, DT_ERROR_INVALID, "too many streams between two ranks");
     step.peer = (uint16_t)peer;
     step.stream = (uint16_t)stream;
     step.credited = credited;
@@ -212,7 +212,7 @@ static dti_stretch dti_add_work(dti_builder *b, uint8_t dtype, uint64_t count) {
     if (__builtin_mul_overflow(count, (uint64_t)dti_dtype_bytes((dt_dtype)dtype), &bytes) ||
         __builtin_add_overflow(s->work_bytes, bytes, &end) || end > UINT64_MAX - 63) {
         if (!s->failed)
-            dti_builder_fail(b, DT_ERROR_MEMORY, "the scratch memory has more than 2^64 bytes");
+            dti_builder_fail(b, DT_ERROR_MEMORY, "the scratch memory exceeds 2^64 bytes");
         return range;
     }
     s->work_bytes = (end + 63) & ~(uint64_t)63; /* ranges share no cache line */

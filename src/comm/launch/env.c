@@ -25,10 +25,10 @@ static bool dti_env_url(dti_env_reader *r, const char *scheme, const char *host_
     bool colon = memchr(host, ':', size) != NULL;
     for (size_t i = 0; i < size; i++)
         if (!dti_is_host_char(host[i]) && (!colon || (host[i] != ':' && host[i] != '%')))
-            return dti_env_fail(r, "%s=\"%s\" is neither a host's name nor an address", host_name,
-                                dti_env_quote(host).text);
+            return dti_env_fail(r, "%s is \"%s\"; it must be the name or address of a host",
+                                host_name, dti_env_quote(host).text);
     if (size > 200) /* a name has at most 253, and the URL must fit */
-        return dti_env_fail(r, "%s has %llu characters; at most 200 fit", host_name,
+        return dti_env_fail(r, "%s has %llu characters; it must have at most 200", host_name,
                             (unsigned long long)size);
     snprintf(url, room, "%s://%s%.*s%s:%u", scheme, colon ? "[" : "", (int)size, host,
              colon ? "]" : "", (unsigned)port);
@@ -51,7 +51,7 @@ static bool dti_env_meet_slurm(dti_env_reader *r) {
     uint64_t job = 0, step = 0;
     int port = 0;
     if (!list || !dti_env_get(r, "SLURM_JOB_ID") || !dti_env_get(r, "SLURM_STEP_ID"))
-        return dti_env_fail(r, "%s is not set, which gives rank 0's address: set DTRAIN_RDZV",
+        return dti_env_fail(r, "%s is not set, so rank 0's address is unknown; set DTRAIN_RDZV",
                             !list                            ? "SLURM_STEP_NODELIST"
                             : dti_env_get(r, "SLURM_JOB_ID") ? "SLURM_STEP_ID"
                                                              : "SLURM_JOB_ID");
@@ -60,8 +60,9 @@ static bool dti_env_meet_slurm(dti_env_reader *r) {
         !dti_env_int(r, "DTRAIN_PORT", 1, 65535, &port))
         return false;
     if (!dti_nodelist_first(list, host, sizeof host))
-        return dti_env_fail(r, "SLURM_STEP_NODELIST=\"%s\" is not a list of hosts: set DTRAIN_RDZV",
-                            dti_env_quote(list).text);
+        return dti_env_fail(
+            r, "SLURM_STEP_NODELIST is \"%s\", which is not a list of hosts; set DTRAIN_RDZV",
+            dti_env_quote(list).text);
     job %= DTI_SLURM_PORTS;
     step %= DTI_SLURM_PORTS;
     if (port)
@@ -76,8 +77,8 @@ static bool dti_env_meet_slurm(dti_env_reader *r) {
 static bool dti_env_meet_pmi(dti_env_reader *r) {
     int descriptor = -1;
     if (!dti_env_get(r, "PMI_FD"))
-        return dti_env_fail(r, "DTRAIN_RDZV=pmi: needs PMI_FD, which mpiexec.hydra and srun "
-                               "--mpi=pmi2 set");
+        return dti_env_fail(r, "DTRAIN_RDZV is \"pmi:\" but PMI_FD is not set; start with "
+                               "mpiexec.hydra or srun --mpi=pmi2");
     if (!dti_env_int(r, "PMI_FD", 0, INT_MAX, &descriptor))
         return false;
     snprintf(r->desc.rendezvous, sizeof r->desc.rendezvous, "pmi:%d", descriptor);
@@ -118,7 +119,7 @@ static bool dti_env_meet(dti_env_reader *r, int chosen) {
 /* ---- the job's name, this rank's place on its host, all of it */
 
 static bool dti_env_job(dti_env_reader *r, int chosen) {
-    static const char hint[] = ": set DTRAIN_JOB to a shorter name";
+    static const char hint[] = "; set DTRAIN_JOB to a shorter name";
     dt_comm_desc *desc = &r->desc;
     bool torch = chosen == DTI_LAUNCHER_TORCH, slurm = chosen == DTI_LAUNCHER_SLURM;
     const char *name = torch ? "TORCHELASTIC_RUN_ID" : "PMIX_NAMESPACE";
@@ -157,8 +158,8 @@ static bool dti_env_local(dti_env_reader *r, int chosen) {
     if ((desc->local_size && desc->local_rank >= desc->local_size) ||
         desc->local_rank >= desc->world_size || desc->local_size > desc->world_size)
         return dti_env_fail(r,
-                            "local rank %d of %d (0 = not known) cannot be, with %d ranks in all "
-                            "(%s, DTRAIN_LOCAL_RANK, DTRAIN_LOCAL_SIZE)",
+                            "local rank %d of %d (0 = not known) is not possible with %d ranks in "
+                            "all; check %s, DTRAIN_LOCAL_RANK and DTRAIN_LOCAL_SIZE",
                             desc->local_rank, desc->local_size, desc->world_size,
                             dti_launchers[chosen].local_rank);
     return true;
@@ -168,8 +169,9 @@ static bool dti_env_fill(dti_env_reader *r, int chosen) {
     const dti_launched *set = &r->launch[chosen];
     const struct dti_launcher_names *names = &dti_launchers[chosen];
     if (set->rank >= set->size)
-        return dti_env_fail(r, "%s=%d is not below %s=%d", names->rank, (int)set->rank,
-                            names->size[0] ? names->size : "PMIx's job size", (int)set->size);
+        return dti_env_fail(r, "%s is %d; it must be below %s, which is %d", names->rank,
+                            (int)set->rank, names->size[0] ? names->size : "the job size of PMIx",
+                            (int)set->size);
     r->desc.rank = (int)set->rank;
     r->desc.world_size = (int)set->size;
     snprintf(r->desc.launcher, sizeof r->desc.launcher, "%s", names->name);

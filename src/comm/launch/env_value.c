@@ -47,7 +47,7 @@ static bool dti_env_u64(dti_env_reader *r, const char *name, uint64_t least, uin
     if (!text)
         return true;
     if (!dti_env_parse(text, most, &v) || v < least)
-        return dti_env_fail(r, "%s=\"%s\" is not a whole number from %llu to %llu", name,
+        return dti_env_fail(r, "%s is \"%s\"; it must be a whole number from %llu to %llu", name,
                             dti_env_quote(text).text, (unsigned long long)least,
                             (unsigned long long)most);
     *value = v;
@@ -80,7 +80,7 @@ static bool dti_env_text(dti_env_reader *r, const char *name, char *to, size_t r
         return true;
     size_t size = strlen(text);
     if (size >= room)
-        return dti_env_fail(r, "%s has %llu characters; at most %llu fit%s", name,
+        return dti_env_fail(r, "%s has %llu characters; it must have at most %llu%s", name,
                             (unsigned long long)size, (unsigned long long)room - 1, hint);
     memcpy(to, text, size + 1);
     return true;
@@ -103,9 +103,9 @@ static bool dti_env_port_range(dti_env_reader *r) {
         return true;
     if (!dti_digits(&at, 65535, &from) || at - text > 5 || *at++ != '-' ||
         !dti_env_parse(at, 65535, &to) || from == 0 || from > to)
-        return dti_env_fail(r,
-                            "DTRAIN_PORT_RANGE=\"%s\" is not LOW-HIGH, two ports from 1 to 65535",
-                            dti_env_quote(text).text);
+        return dti_env_fail(
+            r, "DTRAIN_PORT_RANGE is \"%s\"; it must be LOW-HIGH, two ports from 1 to 65535",
+            dti_env_quote(text).text);
     r->desc.port_low = (int)from;
     r->desc.port_high = (int)to;
     return true;
@@ -119,7 +119,7 @@ static bool dti_env_rendezvous(dti_env_reader *r) {
         *url = 0;
     return !*url || dti_rendezvous_is_known(url) ||
            dti_env_fail(r,
-                        "DTRAIN_RDZV=\"%s\" is not tcp://host:port, file:///path, "
+                        "DTRAIN_RDZV is \"%s\"; it must be tcp://host:port, file:///path, "
                         "tcpstore://host:port, pmix:, pmi: or env:",
                         dti_env_quote(url).text);
 }
@@ -137,14 +137,14 @@ static bool dti_env_secret_descriptor(dti_env_reader *r) {
         text[got = 64] = 0;
     if (got < 0)
         dti_env_fail(r,
-                     "DTRAIN_SECRET_FD=%d cannot be read: it is not an open file or pipe of this "
-                     "process (dtrun hands it down; a program in between closed it?)",
+                     "DTRAIN_SECRET_FD is %d, which is not an open file or pipe of this process; "
+                     "did a program between dtrun and this one close it?",
                      descriptor);
     else if (got == 0)
-        dti_env_fail(r, "DTRAIN_SECRET_FD=%d holds nothing: a pipe can be read only once",
+        dti_env_fail(r, "DTRAIN_SECRET_FD is %d, which is empty; a pipe can be read only once",
                      descriptor);
     else if (got != 64)
-        dti_env_fail(r, "DTRAIN_SECRET_FD=%d does not hold 64 hex digits", descriptor);
+        dti_env_fail(r, "DTRAIN_SECRET_FD is %d, which must hold 64 hex digits", descriptor);
     else
         memcpy(r->desc.key, text, 65);
     dti_wipe(text, sizeof text);
@@ -164,11 +164,11 @@ static bool dti_env_secret(dti_env_reader *r) {
         if (!dti_env_get(r, names[i]))
             continue;
         if (set)
-            return dti_env_fail(r, "%s and %s are both set: unset one", set, names[i]);
+            return dti_env_fail(r, "%s and %s are both set; unset one of them", set, names[i]);
         set = names[i];
     }
     if (!dti_env_text(r, names[0], r->desc.key, sizeof r->desc.key,
-                      ": a key is 64 hex digits (openssl rand -hex 32)") ||
+                      "; a key is 64 hex digits (openssl rand -hex 32)") ||
         !dti_env_text(r, names[1], r->desc.key_file, sizeof r->desc.key_file, ""))
         return false;
     return !dti_env_get(r, names[2]) || dti_env_secret_descriptor(r);
@@ -183,7 +183,8 @@ static bool dti_env_name(dti_env_reader *r, const char *name, const char *const 
             *value = i;
             return true;
         }
-    return !text || dti_env_fail(r, "%s is %s: %s", name, dti_env_quote(text).text, how);
+    return !text ||
+           dti_env_fail(r, "%s is \"%s\"; it must be %s", name, dti_env_quote(text).text, how);
 }
 
 static bool dti_env_protection(dti_env_reader *r) {
@@ -220,8 +221,8 @@ static bool dti_env_link(dti_env_reader *r) {
     r->desc.link = (dt_comm_link){values[0], values[2], values[1]};
     return r->desc.no_link || (!more && !*at && values[0] && values[1]) ||
            dti_env_fail(r,
-                        "DTRAIN_LINK=\"%s\" is neither off nor LATENCY_NS,BYTES_PER_S, two whole "
-                        "numbers above 0, and perhaps ,MESSAGE_NS",
+                        "DTRAIN_LINK is \"%s\"; it must be off or "
+                        "LATENCY_NS,BYTES_PER_S[,MESSAGE_NS], whole numbers above 0",
                         dti_env_quote(text).text);
 }
 

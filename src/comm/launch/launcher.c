@@ -131,12 +131,13 @@ static bool dti_env_check_others(dti_env_reader *r, int chosen) {
             snprintf(of[0], sizeof of[0], "%d", (int)r->launch[i].rank);
         if (r->launch[i].size >= 0)
             snprintf(of[1], sizeof of[1], "%d", (int)r->launch[i].size);
-        return dti_env_fail(r,
-                            "%s: rank %d of %d (%s, %s); %s: rank %s of %s (%s, %s). They "
-                            "disagree: unset one, or set DTRAIN_LAUNCHER=%s or %s",
-                            a->name, (int)r->launch[chosen].rank, (int)r->launch[chosen].size,
-                            a->rank, a->size[0] ? a->size : "PMIx", b->name, of[0], of[1], b->rank,
-                            b->size[0] ? b->size : "PMIx", a->name, b->name);
+        return dti_env_fail(
+            r,
+            "the launchers' variables disagree; %s: rank %d of %d (%s, %s); %s: rank %s of %s (%s, "
+            "%s); unset one set, or set DTRAIN_LAUNCHER=%s or %s",
+            a->name, (int)r->launch[chosen].rank, (int)r->launch[chosen].size, a->rank,
+            a->size[0] ? a->size : "PMIx", b->name, of[0], of[1], b->rank,
+            b->size[0] ? b->size : "PMIx", a->name, b->name);
     }
     return true;
 }
@@ -156,23 +157,23 @@ static bool dti_env_fail_incomplete(dti_env_reader *r, int id) {
     dti_env_add_missing(r, names->rank, list);
     dti_env_add_missing(r, names->size, list);
     if (id == DTI_LAUNCHER_PMIX && !list[0])
-        return dti_env_fail(r, "PMIX_RANK is set, but libpmix.so.2 cannot be loaded or has no job "
-                               "size: set DTRAIN_RANK, DTRAIN_WORLD_SIZE and DTRAIN_RDZV");
+        return dti_env_fail(r, "PMIX_RANK is set, but libpmix.so.2 cannot be loaded or reports no "
+                               "job size; set DTRAIN_RANK, DTRAIN_WORLD_SIZE and DTRAIN_RDZV");
     if (id == DTI_LAUNCHER_PET && !list[0])
-        return dti_env_fail(r,
-                            "PET_NNODES=%s and PET_NPROC_PER_NODE=%s are for torchrun: use "
-                            "torchrun --no-python, or a fixed number of nodes and nprocPerNode 1",
-                            dti_env_quote(dti_env_get(r, "PET_NNODES")).text,
-                            dti_env_quote(each ? each : "").text);
+        return dti_env_fail(
+            r,
+            "PET_NNODES is %s and PET_NPROC_PER_NODE is %s, which only torchrun reads; use "
+            "torchrun --no-python, or a fixed number of nodes and nprocPerNode 1",
+            dti_env_quote(dti_env_get(r, "PET_NNODES")).text, dti_env_quote(each ? each : "").text);
     if (id == DTI_LAUNCHER_TORCH && !r->desc.rendezvous[0] && r->launch[id].size != 1) {
         dti_env_add_missing(r, "MASTER_ADDR", list);
         dti_env_add_missing(r, "MASTER_PORT", list);
     }
-    return dti_env_fail(r,
-                        "The variables of %s are not complete: %s is not set. Set it, or use a "
-                        "launcher (dtrun, torchrun, mpirun, srun), or DTRAIN_LAUNCHER=none for a "
-                        "single process",
-                        names->name, list);
+    return dti_env_fail(
+        r,
+        "the variables of %s are not complete, as %s is not set; set it, or use a launcher (dtrun, "
+        "torchrun, mpirun, srun), or DTRAIN_LAUNCHER=none for one process",
+        names->name, list);
 }
 
 /* Whether some of a set is there. Slurm's rank alone is not: each batch script has it. */
@@ -209,7 +210,7 @@ static bool dti_env_check_pytorch_job(dti_env_reader *r) {
         dti_env_get(r, "LOCAL_RANK"))
         return true;
     return dti_env_fail(r,
-                        "PET_NPROC_PER_NODE=%s: RANK=%d is this pod's, not a process's. Use "
+                        "PET_NPROC_PER_NODE is %s, so RANK (%d) is the pod's, not a process's; use "
                         "torchrun --no-python in the pod, or nprocPerNode 1",
                         dti_env_quote(each).text, (int)r->launch[DTI_LAUNCHER_TORCH].rank);
 }
@@ -224,8 +225,8 @@ static bool dti_env_choose_none(dti_env_reader *r) {
     if (dti_env_get(r, "SLURM_PROCID") && tasks && dti_env_parse(tasks, UINT64_MAX, &count) &&
         count > 1)
         snprintf(r->desc.warning, sizeof r->desc.warning,
-                 "a single process, though SLURM_NTASKS=%s: this is the batch script itself; "
-                 "start the program with srun to have all tasks",
+                 "this runs as a single process, although SLURM_NTASKS is %s; start the program "
+                 "with srun, as a batch script runs only once",
                  dti_env_quote(tasks).text);
     return true;
 }
@@ -246,11 +247,10 @@ static bool dti_env_forced(dti_env_reader *r, int *forced) {
     if (*forced == DTI_LAUNCHER_PET && !dti_env_get(r, "PET_NODE_RANK") &&
         !dti_env_get(r, "PET_NNODES"))
         *forced = DTI_LAUNCHER_INDEX;
-    return *forced >= 0 ||
-           dti_env_fail(
-               r,
-               "DTRAIN_LAUNCHER=\"%s\" is not dtrain, torch, ompi, pmix, pmi, slurm, k8s or none",
-               dti_env_quote(name).text);
+    return *forced >= 0 || dti_env_fail(r,
+                                        "DTRAIN_LAUNCHER is \"%s\"; it must be dtrain, torch, "
+                                        "ompi, pmix, pmi, slurm, k8s or none",
+                                        dti_env_quote(name).text);
 }
 
 /* Without the other launchers: dtrun's names. A set of another one is an error, unless it is of one

@@ -33,7 +33,7 @@ static dt_result dti_pmi_fail(dti_pmi *pmi, dt_result result, const char *what, 
 /* What the socket's calls returned. */
 static dt_result dti_pmi_moved(dti_pmi *pmi, int error, const char *what) {
     if (error == DTI_SOCKET_LATE)
-        return dti_pmi_fail(pmi, DT_ERROR_TIMEOUT, what, "no answer in the join's time");
+        return dti_pmi_fail(pmi, DT_ERROR_TIMEOUT, what, "no answer within .join_timeout_ms");
     return error ? dti_pmi_fail(pmi, DT_ERROR_IO, what, strerror(error)) : DT_OK;
 }
 
@@ -48,14 +48,14 @@ static dt_result dti_pmi_receive(dti_pmi *pmi, const char *what) {
         const dti_socket_part part = {pmi->line + pmi->size, sizeof pmi->line - pmi->size};
         const int64_t got = dti_socket_receive(pmi->descriptor, &part, 1);
         if (got == 0)
-            return dti_pmi_fail(pmi, DT_ERROR_IO, what, "the launcher has closed its end");
+            return dti_pmi_fail(pmi, DT_ERROR_IO, what, "the launcher closed the connection");
         if (got < 0 && !dti_socket_would_block(errno))
             return dti_pmi_fail(pmi, DT_ERROR_IO, what, strerror(errno));
         pmi->size += (size_t)DTI_MAX(got, 0);
     }
     pmi->line[--pmi->size] = 0;
     if (memchr(pmi->line, 0, pmi->size) || memchr(pmi->line, '\n', pmi->size))
-        return dti_pmi_fail(pmi, DT_ERROR_FORMAT, what, "the answer is not a line of words");
+        return dti_pmi_fail(pmi, DT_ERROR_FORMAT, what, "the answer is not one line of text");
     return DT_OK;
 }
 
@@ -101,7 +101,7 @@ static dt_result dti_pmi_ask(dti_pmi *pmi, const char *what, const char *answer,
     size_t rc;
     bool refused = dti_pmi_word(pmi, "rc", &rc) && !dti_pmi_word_is(pmi, "rc", "0");
     if (!dti_pmi_word_is(pmi, "cmd", answer) || refused)
-        return dti_pmi_fail(pmi, DT_ERROR_IO, what, "the launcher refuses it");
+        return dti_pmi_fail(pmi, DT_ERROR_IO, what, "the launcher refused it");
     return DT_OK;
 }
 
@@ -112,7 +112,7 @@ static dt_result dti_pmi_open(dti_pmi *pmi, char space[256]) {
     DTI_TRY(dti_pmi_ask(pmi, "get_my_kvsname", "my_kvsname", "cmd=get_my_kvsname\n"));
     const char *name = dti_pmi_word(pmi, "kvsname", &size);
     if (!name || size == 0 || size >= 256)
-        return dti_pmi_fail(pmi, DT_ERROR_FORMAT, "get_my_kvsname", "no name in the answer");
+        return dti_pmi_fail(pmi, DT_ERROR_FORMAT, "get_my_kvsname", "the answer has no name");
     memcpy(space, name, size);
     space[size] = 0;
     return DT_OK;
@@ -141,7 +141,7 @@ static dt_result dti_pmi_converse(dti_pmi *pmi, uint32_t rank, const char *mine,
     DTI_TRY(dti_pmi_ask(pmi, "get", "get_result", "cmd=get kvsname=%s key=dtrain\n", space));
     const char *value = dti_pmi_word(pmi, "value", &size);
     if (!value || !dti_pmi_unhex(value, size, of_rank0, room))
-        return dti_pmi_fail(pmi, DT_ERROR_FORMAT, "get", "rank 0's text is not what it should be");
+        return dti_pmi_fail(pmi, DT_ERROR_FORMAT, "get", "the value of rank 0 is malformed");
     return dti_pmi_ask(pmi, "finalize", "finalize_ack", "cmd=finalize\n");
 }
 
@@ -164,6 +164,6 @@ DTI_ABSENT(dt_result, dti_pmi_exchange,
            (dti_base * base, int descriptor, uint32_t rank, int timeout_ms, const char *mine,
             char *of_rank0, size_t room),
            dti_fail(base, DT_ERROR_UNSUPPORTED,
-                    "PMI needs POSIX (-std=gnu11): set DTRAIN_RDZV instead"));
+                    "PMI requires POSIX (-std=gnu11); set DTRAIN_RDZV instead"));
 
 #endif

@@ -157,11 +157,11 @@ static dt_result dti_pmix_exchange(dti_base *base, uint32_t rank, int timeout_ms
     if (!dti_pmix_open(&pmix))
         return dti_fail(base, DT_ERROR_IO,
                         "PMIx: %s. Set DTRAIN_RDZV to tcp://host:port or file:///shared/path",
-                        pmix.library ? "PMIx_Init fails: not started by a PMIx launcher?"
+                        pmix.library ? "PMIx_Init failed: was it started by a PMIx launcher?"
                                      : "libpmix.so.2 cannot be loaded");
     int status = pmix.self.rank == rank ? 0 : -1;
     if (status)
-        what = "PMIx_Init (the rank is another one)";
+        what = "PMIx_Init (it reports another rank)";
     if (!status && rank == 0)
         status = dti_pmix_put(&pmix, key, mine);
     if (!status) {
@@ -176,9 +176,9 @@ static dt_result dti_pmix_exchange(dti_base *base, uint32_t rank, int timeout_ms
     if (!status)
         return DT_OK;
     return dti_fail(base, status == -24 ? DT_ERROR_TIMEOUT : DT_ERROR_IO,
-                    "PMIx: %s fails with status %d%s. Set DTRAIN_RDZV to tcp://host:port or "
-                    "file:///shared/path to do without PMIx",
-                    what, status, status == -24 ? ", out of time: a rank is missing" : "");
+                    "PMIx: %s failed with status %d%s. Set DTRAIN_RDZV to tcp://host:port or "
+                    "file:///shared/path to avoid PMIx",
+                    what, status, status == -24 ? ", a timeout: a rank is missing" : "");
 }
 
 #else
@@ -194,6 +194,6 @@ DTI_ABSENT(dt_result, dti_pmix_exchange,
            (dti_base * base, uint32_t rank, int timeout_ms, char *mine, char *of_rank0,
             size_t room),
            dti_fail(base, DT_ERROR_UNSUPPORTED,
-                    "PMIx needs POSIX (-std=gnu11): set DTRAIN_RDZV instead"));
+                    "PMIx requires POSIX (-std=gnu11); set DTRAIN_RDZV instead"));
 
 #endif

@@ -75,13 +75,14 @@ static dt_result dti_key_check_file(dti_base *base, const char *path, const stru
         return dti_fail(base, DT_ERROR_INVALID, "the key file %s is not a regular file", path);
     if (mode & (S_IRWXO | S_IWGRP))
         return dti_fail(base, DT_ERROR_INVALID,
-                        "the key file %s has mode %03o, so others can read or change it: run "
-                        "chmod 600 on it, and make a new key if others may have read it",
+                        "the key file %s has mode %03o, so others can read or change it; run chmod "
+                        "600 on it, and make a new key if others may have read it",
                         path, mode & 0777);
     if (file->st_uid != geteuid() && file->st_uid != 0)
-        return dti_fail(base, DT_ERROR_INVALID,
-                        "the key file %s belongs to user %lu, not to this one (%lu) or root", path,
-                        (unsigned long)file->st_uid, (unsigned long)geteuid());
+        return dti_fail(
+            base, DT_ERROR_INVALID,
+            "the key file %s belongs to user %lu; it must belong to this user (%lu) or root", path,
+            (unsigned long)file->st_uid, (unsigned long)geteuid());
     return DT_OK;
 }
 
@@ -293,9 +294,9 @@ static dt_result dti_key_await(dti_base *base, const dti_key_folders *folders, c
             return DT_OK;
         if (dti_now_ns() - start >= limit)
             return dti_fail(base, DT_ERROR_TIMEOUT,
-                            "no key from rank 0 within %d ms (%s or %s, %s): rank 0 is not there, "
-                            "runs as another user or has another job, attempt, world size or "
-                            "rendezvous. Or give all ranks a key by DTRAIN_SECRET_FILE",
+                            "no key from rank 0 within %d ms (%s or %s, %s): rank 0 is missing, "
+                            "runs as another user, or has another job, attempt, world size or "
+                            "rendezvous; fix that, or give all ranks a key by DTRAIN_SECRET_FILE",
                             timeout_ms, folders->path[0], folders->path[1], name);
         dti_thread_sleep(10000000);
     }
@@ -338,8 +339,8 @@ static bool dti_key_is_here(const char *host) {
 
 static dt_result dti_key_read_file(dti_base *base, const char *path, uint8_t key[DTI_KEY_BYTES]) {
     return dti_fail(base, DT_ERROR_UNSUPPORTED,
-                    "the key file %s: files of keys need POSIX (-std=gnu11): set DTRAIN_SECRET or "
-                    "desc.key",
+                    "the key file %s cannot be read, as this dtrain was compiled without POSIX "
+                    "(-std=gnu11); set DTRAIN_SECRET or desc.key",
                     path);
 }
 
@@ -351,7 +352,7 @@ static dt_result dti_key_share_host(dti_base *base, const dt_comm_desc *desc,
                                     uint8_t key[DTI_KEY_BYTES], dti_key_share *share) {
     dti_key_forget(share);
     return dti_fail(base, DT_ERROR_UNSUPPORTED,
-                    "ranks without a key share one only with POSIX (-std=gnu11): set desc.key");
+                    "ranks of one host can share a key only with POSIX (-std=gnu11); set desc.key");
 }
 
 DTI_ABSENT(bool, dti_key_is_here, (const char *host), true);
@@ -375,9 +376,9 @@ static dt_result dti_key_given(dti_base *base, const dt_comm_desc *desc, uint8_t
                                bool *have) {
     *have = false;
     if (desc->insecure && (desc->key[0] || desc->key_file[0]))
-        return dti_fail(base, DT_ERROR_INVALID, ".key and .insecure are both set: choose one");
+        return dti_fail(base, DT_ERROR_INVALID, ".key and .insecure are both set; set one of them");
     if (desc->key[0] && desc->key_file[0])
-        return dti_fail(base, DT_ERROR_INVALID, ".key and .key_file are both set: choose one");
+        return dti_fail(base, DT_ERROR_INVALID, ".key and .key_file are both set; set one of them");
     if (!desc->key[0] && !desc->key_file[0])
         return DT_OK;
     const char *end = memchr(desc->key, 0, sizeof desc->key);
@@ -408,10 +409,9 @@ static dt_result dti_key_load(dti_base *base, const dt_comm_desc *desc, const ch
     if (!dti_key_one_host(desc, rendezvous_host))
         return dti_fail(
             base, DT_ERROR_INVALID,
-            "ranks on several hosts, and no key: run \"openssl rand -hex 32 > key; chmod "
-            "600 key\", give all hosts that file, and name it in DTRAIN_SECRET_FILE or "
-            "desc.key_file. On a network that nobody else can reach, DTRAIN_INSECURE=1 or "
-            "desc.insecure does without");
+            "ranks on several hosts need a key: run \"openssl rand -hex 32 > key; chmod 600 key\", "
+            "copy the file to all hosts, and name it in DTRAIN_SECRET_FILE or desc.key_file. On a "
+            "network that nobody else can reach, DTRAIN_INSECURE=1 or desc.insecure goes without");
     result = dti_key_share_host(base, desc, key, share);
     *have = !result;
     return result;

@@ -118,8 +118,8 @@ static dt_result dti_rendezvous_listened(dti_base *base, const dti_rendezvous *r
         return DT_OK;
     if (!r->error)
         return dti_fail(base, DT_ERROR_IO,
-                        "rank %d cannot listen: no interface that is up and has an address "
-                        "matches \"%s\"",
+                        "rank %d cannot listen: .interfaces is \"%s\", which matches no interface "
+                        "that is up and has an address",
                         d->rank, d->interfaces);
     return dti_fail(base, DT_ERROR_IO,
                     "rank %d cannot listen (rendezvous \"%s\", interfaces \"%s\", ports %d to %d): "
@@ -157,25 +157,26 @@ static dt_result dti_rendezvous_host(dti_base *base, dti_rendezvous *r) {
     dti_addresses found;
     if (!r->at.port)
         return dti_fail(base, DT_ERROR_INVALID,
-                        "rendezvous \"%s\": port 0 is unknown to other ranks; name one", url);
+                        ".rendezvous is \"%s\"; other ranks need a port above 0", url);
     int error = dti_resolve(r->at.host, r->at.port, &found), tried = 0;
     if (error) /* a service's name comes when its pod is ready */
         dti_log(base, DT_LOG_WARNING,
-                "rendezvous \"%s\": rank 0 does not find the name (%s) and listens at all "
-                "interfaces that were chosen",
+                "rendezvous \"%s\": rank 0 cannot resolve the name (%s) and listens on all chosen "
+                "interfaces",
                 url, gai_strerror(error));
     do
         dti_rendezvous_listen_named(r, &found, dti_endpoint_port(&r->at, tried));
     while (!r->own.count && r->in_use && ++tried < r->at.ports);
     if (r->own.count && tried)
-        dti_log(base, DT_LOG_INFO, "rendezvous \"%s\": %d ports are in use; rank 0 listens at %d",
-                url, tried, dti_endpoint_port(&r->at, tried));
+        dti_log(base, DT_LOG_INFO,
+                "rendezvous \"%s\": %d ports are in use, so rank 0 listens on %d", url, tried,
+                dti_endpoint_port(&r->at, tried));
     if (!r->own.count && r->in_use && r->at.ports > 1)
-        return dti_fail(base, DT_ERROR_IO, "all %d ports of \"%s\" are in use: set DTRAIN_PORT",
+        return dti_fail(base, DT_ERROR_IO, "all %d ports of \"%s\" are in use; set DTRAIN_PORT",
                         r->at.ports, url);
     if (!r->own.count && r->in_use)
         return dti_fail(base, DT_ERROR_IO,
-                        "port %d of \"%s\" is in use: by another job, an earlier run that has not "
+                        "port %d of \"%s\" is in use by another job, an earlier run that has not "
                         "ended, or the launcher's own server; choose another",
                         r->at.port, r->at.host);
     return dti_rendezvous_listened(base, r);
@@ -204,7 +205,7 @@ static void dti_rendezvous_parse(dti_rendezvous *r, char *text) {
             dti_addresses_add(&r->rank0, &found.at[i].any, found.at[i].bytes);
     }
     if (!r->rank0.count)
-        snprintf(r->why, sizeof r->why, "no address of rank 0 in \"%.120s\"", r->desc->rendezvous);
+        snprintf(r->why, sizeof r->why, "\"%.120s\" has no address of rank 0", r->desc->rendezvous);
 }
 
 /* ---- file:// */
@@ -258,8 +259,8 @@ static dt_result dti_rendezvous_publish(dti_base *base, dti_rendezvous *r) {
         return dti_fail(base, DT_ERROR_IO, "rendezvous file \"%s\": %s", path, why);
     if (old >= 0 && !dti_rendezvous_is_own(text, old))
         return dti_fail(base, DT_ERROR_IO,
-                        "rendezvous file \"%s\": a file is there that dtrain did not write, and it "
-                        "would be replaced and then removed; name a file that is not there",
+                        "rendezvous file \"%s\": it exists and was not written by dtrain, which "
+                        "would replace and then remove it; name a new file",
                         path);
     const size_t bytes = dti_rendezvous_mine_text(r, text);
     const dt_result result = dti_file_write_as(base, path, 0600, text, bytes);
@@ -291,7 +292,7 @@ static void dti_rendezvous_read(dti_rendezvous *r) {
     if (bytes < 0)
         return;
     if (size <= skip || size == sizeof text || memcmp(text, line, skip) || text[size - 1] != '\n') {
-        snprintf(r->why, sizeof r->why, "\"%.120s\" is of another %s", path,
+        snprintf(r->why, sizeof r->why, "\"%.120s\" was written by another %s", path,
                  dti_rendezvous_is_own(text, bytes) ? "job or attempt" : "program");
         return;
     }
@@ -336,7 +337,7 @@ static dt_result dti_rendezvous_store_set(dti_base *base, const dti_rendezvous *
     if (!result)
         return DT_OK;
     return dti_fail(base, result,
-                    "rendezvous \"%s\": rank 0 could not leave its address in PyTorch's store: %s",
+                    "rendezvous \"%s\": rank 0 could not write its address to PyTorch's store: %s",
                     r->desc->rendezvous, s.why);
 }
 
@@ -352,7 +353,7 @@ static dt_result dti_rendezvous_store_get(dti_rendezvous *r, uint64_t deadline) 
     if (!result)
         memcpy(r->told, text, strlen(text) + 1);
     else if (there && result == DT_ERROR_TIMEOUT)
-        snprintf(r->why, sizeof r->why, "rank 0 has not left its address in PyTorch's store");
+        snprintf(r->why, sizeof r->why, "rank 0 has not written its address to PyTorch's store");
     else
         snprintf(r->why, sizeof r->why, "PyTorch's store: %.150s", s.why);
     return result;
@@ -466,16 +467,17 @@ static dt_result dti_rendezvous_given(dti_base *base, dti_rendezvous *r, const c
     const char *split = strchr(text, ';');
     bool wanted = !*have_key && !r->desc->insecure;
     if (!split)
-        return dti_fail(base, DT_ERROR_FORMAT,
-                        "the launcher's value for rank 0's address is not valid: it has no ';'");
+        return dti_fail(
+            base, DT_ERROR_FORMAT,
+            "the launcher's value for rank 0's address is not valid: it must contain ';'");
     if (wanted && split == text)
         return dti_fail(base, DT_ERROR_REFUSED,
-                        "rank 0 has a key of its own, or is insecure, but rank %d is neither: give "
-                        "all ranks the same key, or none",
+                        "rank 0 has its own key or is insecure, and rank %d is neither; give all "
+                        "ranks the same key, or no rank a key",
                         r->desc->rank);
     if (wanted && !dti_key_parse(text, (size_t)(split - text), key))
         return dti_fail(base, DT_ERROR_FORMAT,
-                        "the launcher's key for rank 0 is not valid: expected 64 hex digits");
+                        "the launcher's key for rank 0 is not valid: it must be 64 hex digits");
     snprintf(r->told, sizeof r->told, "%s", split + 1);
     return wanted ? dti_key_check(base, key, have_key) : DT_OK;
 }
@@ -513,11 +515,11 @@ static dt_result dti_rendezvous_place(dti_base *base, dti_rendezvous *r) {
         r->place = DTI_MEET_TCP;
     else
         return dti_fail(base, DT_ERROR_INVALID,
-                        "rendezvous \"%s\" is not tcp://host:port, tcp://host:port+16 (16 ports), "
-                        "file:///path, tcpstore://host:port, pmix: or pmi:N",
+                        ".rendezvous is \"%s\"; it must be tcp://host:port, tcp://host:port+16 (16 "
+                        "ports), file:///path, tcpstore://host:port, pmix: or pmi:N",
                         url);
     if (!DTI_HAS_LAUNCHERS && (r->place == DTI_MEET_LAUNCHER || r->place == DTI_MEET_STORE))
-        return dti_fail(base, DT_ERROR_UNSUPPORTED, "rendezvous \"%s\": %s", url,
+        return dti_fail(base, DT_ERROR_UNSUPPORTED, ".rendezvous is \"%s\": %s", url,
                         DTI_OFF(LAUNCHERS));
     return DT_OK;
 }

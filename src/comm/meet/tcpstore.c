@@ -125,7 +125,8 @@ static dt_result dti_kv_counts(dti_kv *s, int count) {
         dti_kv_receive(s, answer, 8u * (size_t)count, dti_kv_limit(s, DTI_KV_ANSWER_NS));
     for (int i = 0; i < count && !result; i++)
         if (dti_get64(answer + 8 * i) > DTI_KV_KEYS_MAX)
-            result = dti_kv_fail(s, DT_ERROR_FORMAT, "what answers is not PyTorch's store");
+            result =
+                dti_kv_fail(s, DT_ERROR_FORMAT, "the server that answers is not PyTorch's store");
     return result;
 }
 
@@ -200,8 +201,8 @@ static dt_result dti_kv_take(dti_kv *s, const char *key, char *value, size_t roo
     DTI_TRY(dti_kv_receive(s, size, 8, dti_kv_limit(s, DTI_KV_ANSWER_NS)));
     uint64_t bytes = dti_get64(size);
     if (bytes >= room)
-        return dti_kv_fail(s, DT_ERROR_FORMAT, "the value of \"%.80s\" has %llu bytes", key,
-                           (unsigned long long)bytes);
+        return dti_kv_fail(s, DT_ERROR_FORMAT, "the value of \"%.80s\" is too long: %llu bytes",
+                           key, (unsigned long long)bytes);
     value[bytes] = 0;
     return dti_kv_receive(s, value, (size_t)bytes, dti_kv_limit(s, DTI_KV_ANSWER_NS));
 }
@@ -217,7 +218,7 @@ static dt_result dti_kv_get(dti_kv *s, const char *key, char *value, size_t room
     DTI_TRY(dti_kv_send(s, m.data, m.bytes));
     DTI_TRY(dti_kv_receive(s, &answer, 1, s->deadline));
     if (answer)
-        return dti_kv_fail(s, DT_ERROR_FORMAT, "it does not wait for \"%.80s\"", key);
+        return dti_kv_fail(s, DT_ERROR_FORMAT, "it refused to wait for \"%.80s\"", key);
     return dti_kv_take(s, key, value, room);
 }
 
@@ -233,7 +234,8 @@ static dt_result dti_kv_set(dti_kv *s, const char *key, const char *value) {
     DTI_TRY(dti_kv_send(s, m.data, m.bytes));
     DTI_TRY(dti_kv_take(s, key, there, sizeof there));
     if (strcmp(there, value) != 0)
-        return dti_kv_fail(s, DT_ERROR_IO, "another process has set \"%.80s\": two ranks 0?", key);
+        return dti_kv_fail(s, DT_ERROR_IO,
+                           "another process has set \"%.80s\": are there two ranks 0?", key);
     return DT_OK;
 }
 

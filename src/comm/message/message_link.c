@@ -28,7 +28,7 @@ static bool dti_message_link_dropped(dti_core *core, dti_link *link, const char 
 
 static const char *dti_message_link_taken(dti_core *core, dti_link *link, uint32_t peer) {
     if (link->dialled ? peer != link->peer : peer != DTI_MESSAGE_LINK_CLIENT)
-        return "a server's clients and a job's ranks do not mix";
+        return "a client of a server and a rank of a job cannot be connected";
     return NULL;
 }
 
@@ -77,7 +77,7 @@ static void dti_message_link_start(dti_core *core, dti_message_link *ml, bool di
 static void dti_message_link_connected(dti_core *core, dti_message_link *ml) {
     ml->link.state = DTI_LINK_HELLO;
     if (!dti_hello_write(core, &ml->link, ml->link.peer))
-        dti_message_link_end(ml, false, "the system gives no random bytes");
+        dti_message_link_end(ml, false, "the system provides no random bytes");
 }
 
 static void dti_message_link_tick(const dti_core *core, dti_message_link *ml) {
@@ -168,7 +168,7 @@ static void dti_message_link_body(const dti_core *core, dti_message_link *ml, co
         return;
     ml->link.in_body = false;
     if (!dti_link_body_is_right(core, &ml->link))
-        dti_message_link_end(ml, false, "%u bytes of message %u changed on their way",
+        dti_message_link_end(ml, false, "%u bytes of message %u changed in transit",
                              ml->link.frame.length, ml->in.kind);
     else if (ml->in_at == ml->in.bytes)
         dti_message_link_came(ml, NULL);
@@ -189,7 +189,7 @@ static const char *dti_message_link_take(dti_message_link *ml, const uint8_t *bo
         return "a message out of order";
     if (small ? f->length != m.bytes
               : !f->length || f->length > m.bytes - (ml->coming ? ml->in_at : 0))
-        return "a message whose length is not what it says";
+        return "a message with a wrong length";
     if (!ml->coming) {
         ml->in = m;
         ml->in_at = 0;
@@ -211,13 +211,13 @@ static bool dti_message_link_parse(dti_message_link *ml) {
     if (!dti_link_next(&ml->link, &body, &wrong))
         return false;
     if (!wrong && f->type != DTI_FRAME_JOIN && f->type != DTI_FRAME_DATA)
-        wrong = "a frame of ranks";
+        wrong = "a frame that only ranks exchange";
     else if (!wrong && f->type == DTI_FRAME_JOIN && f->length > DTI_MESSAGE_SMALL)
-        wrong = "a small message that is large";
+        wrong = "a small message that is too large";
     if (!wrong)
         wrong = dti_message_link_take(ml, body);
     if (wrong)
-        dti_message_link_end(ml, false, "%s came", wrong);
+        dti_message_link_end(ml, false, "received %s", wrong);
     return !ml->over;
 }
 

@@ -392,28 +392,29 @@ static dt_result dti_message_server_settings(dti_base *base, const dti_message_s
     if (by->error[0])
         return dti_fail(base, DT_ERROR_INVALID, "%.200s", by->error);
     if (!memchr(by->job, 0, sizeof by->job))
-        return dti_fail(base, DT_ERROR_INVALID, ".security's job has more than 63 bytes");
+        return dti_fail(base, DT_ERROR_INVALID,
+                        ".security->job is too long; it must have at most 63 bytes");
     memcpy(set->job, by->job, sizeof set->job);
     memset(set->job + strlen(by->job), 0, sizeof set->job - strlen(by->job));
     dt_result result = dti_key_given(base, by, set->key, &set->keyed);
     if (result || set->keyed || by->insecure)
         return result;
-    return dti_fail(
-        base, DT_ERROR_INVALID,
-        "servers and workers need a shared key: set .key or .key_file of .security, or take "
-        "dt_comm_desc_from_env() under dtrun; .insecure goes without. " DTI_KEY_HOW);
+    return dti_fail(base, DT_ERROR_INVALID,
+                    "servers and workers need a shared key: set .security->key or key_file, or use "
+                    "dt_comm_desc_from_env() under dtrun, or set .insecure. " DTI_KEY_HOW);
 }
 
 /* At any port, which a file tells. */
 static dt_result dti_message_server_listen_file(dti_message_server *server, const char *address) {
     dti_rendezvous *r = &server->rendezvous;
     if (strlen(address) >= sizeof server->by.rendezvous)
-        return dti_fail(server->base, DT_ERROR_INVALID, "'%.40s...' is too long", address);
+        return dti_fail(server->base, DT_ERROR_INVALID, "the address \"%.40s...\" is too long",
+                        address);
     strcpy(server->by.rendezvous, address);
     r->desc = &server->by;
     dti_rendezvous_listen_rule(r, server->by.port_low, server->by.port_high);
     if (!r->own.count)
-        return dti_fail(server->base, DT_ERROR_IO, "cannot listen at any interface: %s",
+        return dti_fail(server->base, DT_ERROR_IO, "cannot listen on any interface: %s",
                         dti_socket_text(r->error));
     memcpy(server->listeners, r->listeners, sizeof server->listeners);
     server->listener_count = r->own.count;
@@ -447,7 +448,7 @@ static dt_result dti_message_server_listen(dti_message_server *server, const cha
     }
     if (server->listener_count)
         return DT_OK;
-    return dti_fail(server->base, DT_ERROR_IO, "cannot listen at %s: %s", address,
+    return dti_fail(server->base, DT_ERROR_IO, "cannot listen on %s: %s", address,
                     dti_socket_text(errno));
 }
 
@@ -474,11 +475,13 @@ static dt_result dti_message_server_protects(dti_base *base, const dti_settings 
     if (set->integrity != DT_COMM_MAC && set->integrity != DT_COMM_TLS)
         return DT_OK;
 #ifndef DT_WITH_OPENSSL
-    return dti_fail(base, DT_ERROR_UNSUPPORTED,
-                    "integrity MAC and TLS need dtrain compiled with DT_WITH_OPENSSL");
+    return dti_fail(
+        base, DT_ERROR_UNSUPPORTED,
+        ".integrity DT_COMM_MAC or DT_COMM_TLS requires dtrain compiled with DT_WITH_OPENSSL");
 #else
     return set->keyed ? DT_OK
-                      : dti_fail(base, DT_ERROR_INVALID, "integrity MAC and TLS need a key");
+                      : dti_fail(base, DT_ERROR_INVALID,
+                                 ".integrity DT_COMM_MAC or DT_COMM_TLS requires a key");
 #endif
 }
 
@@ -498,7 +501,7 @@ static dt_result dti_message_server_open(dti_message_server *server,
         !dti_random_bytes(&server->core.source_seed, sizeof server->core.source_seed) ||
         !dti_random_bytes(server->core.instance, sizeof server->core.instance))
         return dti_fail(server->base, DT_ERROR_IO,
-                        "the system gives no sockets, descriptors or random bytes: %s",
+                        "the system provides no sockets, descriptors or random bytes: %s",
                         dti_socket_text(errno));
     if (server->core.set.integrity == DT_COMM_TLS)
         result =

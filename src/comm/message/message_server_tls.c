@@ -41,7 +41,7 @@ static void dti_message_server_ended(dti_link *link, int64_t got) {
         return;
     dti_message_link_end(ml, false, "%s",
                          got < 0    ? dti_socket_text(errno)
-                         : ml->open ? "the other side has ended the connection"
+                         : ml->open ? "the other side ended the connection"
                                     : "the other side ended the connection in the handshake");
 }
 

@@ -12,8 +12,8 @@
 
 DTI_ABSENT(dt_result, dti_mpi_enter, (dti_base * base, dt_comm_desc *d, bool ask, bool *owns),
            dti_fail(base, DT_ERROR_UNSUPPORTED,
-                    "transport is MPI, which needs dtrain compiled with DT_WITH_MPI, by mpicc; or "
-                    "use DT_COMM_TCP, which mpirun starts too"));
+                    ".transport is DT_COMM_MPI; compile dtrain with mpicc and DT_WITH_MPI, or use "
+                    "DT_COMM_TCP, which works under mpirun too"));
 
 DTI_ABSENT(void, dti_mpi_leave, (bool owns), );
 DTI_ABSENT(dt_result, dti_comm_open_mpi, (dt_comm * comm, const dt_comm_desc *desc, bool owns),
@@ -80,10 +80,10 @@ static dt_result dti_mpi_begin(dt_comm *comm, const dt_comm_op *op, uint64_t *id
     if (m->result)
         return dti_comm_revoked(comm, m->result, m->error);
     if (op->tree || op->algorithm)
-        return dti_fail(comm->base, DT_ERROR_UNSUPPORTED,
-                        "%s: %s; use the transport TCP, or leave it out", dti_coll_text(op, text),
-                        op->tree ? "MPI sums in an order of its own, so there is no tree mode"
-                                 : "MPI chooses its algorithms itself");
+        return dti_fail(comm->base, DT_ERROR_UNSUPPORTED, "%s: %s; leave it 0, or use DT_COMM_TCP",
+                        dti_coll_text(op, text),
+                        op->tree ? ".tree is set, but MPI sums in its own order"
+                                 : ".algorithm is set, but MPI chooses its own");
     dti_mpi_op plan = {.group = g, .op = *op, .state = DTI_MPI_ACTIVE, .moved_at = dti_now_ns()};
     for (int k = 0; k < DTI_MPI_WINDOW; k++)
         plan.requests[k] = MPI_REQUEST_NULL;
@@ -296,8 +296,8 @@ static void dti_mpi_close(dt_comm *comm) {
     }
     if (!clean) {
         dti_log(m->base, DT_LOG_WARNING,
-                "MPI still holds operations that other ranks did not follow: their memory is left "
-                "to it%s",
+                "MPI still has operations that other ranks did not join, so their memory is not "
+                "freed%s",
                 m->owns ? ", and it is not finalised" : "");
         return;
     }
@@ -327,8 +327,8 @@ static dt_result dti_mpi_enter(dti_base *base, dt_comm_desc *d, bool ask, bool *
     MPI_Finalized(&over);
     if (over)
         return dti_fail(base, DT_ERROR_UNSUPPORTED,
-                        "MPI has been finalised and cannot be initialised again in this process; "
-                        "where dtrain initialised it, dt_comm_destroy has: call MPI_Init_thread "
+                        "MPI has been finalised and cannot be initialised again in this process "
+                        "(if dtrain initialised it, by dt_comm_destroy); call MPI_Init_thread "
                         "before the first dt_comm_create, and MPI_Finalize after the last");
     MPI_Initialized(&there);
     if (!there && MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS)
@@ -340,12 +340,12 @@ static dt_result dti_mpi_enter(dti_base *base, dt_comm_desc *d, bool ask, bool *
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     if (level < MPI_THREAD_SERIALIZED && !main_thread)
         return dti_fail(base, DT_ERROR_UNSUPPORTED,
-                        "MPI was initialised for its main thread only, and this is another: use "
-                        "MPI_Init_thread with MPI_THREAD_SERIALIZED or MULTIPLE");
+                        "MPI was initialised for its main thread only, and this is another thread; "
+                        "use MPI_Init_thread with MPI_THREAD_SERIALIZED or MULTIPLE");
     if (!ask && (d->rank != rank || d->world_size != size))
         return dti_fail(base, DT_ERROR_INVALID,
-                        "rank %d of %d in the desc, but MPI says rank %d of %d: was it started by "
-                        "the mpirun of this MPI library?",
+                        ".rank is %d of .world_size %d, but MPI reports rank %d of %d; start with "
+                        "the mpirun of this MPI library",
                         d->rank, d->world_size, rank, size);
     d->rank = rank, d->world_size = size;
     return DT_OK;

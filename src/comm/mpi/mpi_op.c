@@ -364,8 +364,8 @@ static void dti_mpi_check_time(dti_mpi *m, const dti_mpi_op *o, uint64_t now) {
         dti_mpi_check_left(m, o, now);
     if (m->op_ns && now - o->moved_at >= m->op_ns)
         dti_mpi_end(m, DT_ERROR_LATE, true,
-                    "%s did not move for %llu ms at rank %u: a rank has not posted it (MPI does "
-                    "not report which)",
+                    "%s did not progress for %llu ms on rank %u: another rank has not posted it "
+                    "(MPI does not report which)",
                     dti_coll_text(&o->op, text), (unsigned long long)(m->op_ns / 1000000u),
                     (unsigned)m->rank);
 }

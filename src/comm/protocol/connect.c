@@ -184,7 +184,7 @@ static void dti_core_connected(dti_core *core, dti_link *link) {
     link->state = DTI_LINK_HELLO;
     link->deadline = core->now + DTI_HANDSHAKE_NS;
     if (!dti_hello_write(core, link, link->peer))
-        core->up->dropped(core, link, "the system gives no random bytes");
+        core->up->dropped(core, link, "the system provides no random bytes");
 }
 
 /* ---- breaking, and joining again */
@@ -247,7 +247,8 @@ static void dti_link_broken(dti_core *core, dti_link *link, const char *why) {
     if (lasting) {
         dti_back_lost(core, peer, channel, socket, NULL);
     } else if (b->barren > DTI_BARREN_MAX) {
-        dti_back_lost(core, peer, channel, socket, "again and again, before anything has passed");
+        dti_back_lost(core, peer, channel, socket,
+                      "it broke repeatedly before anything was received");
     } else if (!dti_back_is_dialled(core, peer, channel)) {
         p->probe_wait = DTI_PROBE_NS;
         dti_peer_probe(core, peer);
@@ -270,11 +271,11 @@ static void dti_link_resume(dti_core *core, dti_link *link) {
         b->bye_sent = false;
     }
     if (count < b->acknowledged || count > b->sent) {
-        dti_core_link_failed(core, link, DT_ERROR_CORRUPT,
-                             "a RESUME after %llu frames came, where %llu were acknowledged and "
-                             "%llu sent",
-                             (unsigned long long)count, (unsigned long long)b->acknowledged,
-                             (unsigned long long)b->sent);
+        dti_core_link_failed(
+            core, link, DT_ERROR_CORRUPT,
+            "received a RESUME after %llu frames, but %llu are acknowledged and %llu sent",
+            (unsigned long long)count, (unsigned long long)b->acknowledged,
+            (unsigned long long)b->sent);
         return;
     }
     if (b->bye_sent && count <= b->bye_at) {
@@ -289,8 +290,8 @@ static void dti_link_resume(dti_core *core, dti_link *link) {
         b->broken = 0;
         if (!core->resets++)
             dti_core_note(core, DT_LOG_WARNING,
-                          "a connection to %s broke (%s) and was joined again; more of them are "
-                          "only counted",
+                          "a connection to %s broke (%s) and was restored; further ones are "
+                          "counted, not logged",
                           dti_peer_text(core, link->peer, who), b->why);
     }
     dti_engine_release(core, link, count);
@@ -393,7 +394,7 @@ static void dti_core_link_refused(dti_core *core, dti_link *link, const char *te
             dti_core_note_refusal(core, link->from, "a connection was refused: %s", text);
         else
             dti_core_note_refusal(core, link->from,
-                                  "a connection that says it is %s was refused: %s", who, text);
+                                  "a connection that claims to be %s was refused: %s", who, text);
         return;
     }
     if (damage && !dti_core_damaged(core, link->peer, text))
@@ -426,8 +427,8 @@ static const char *dti_core_link_taken(dti_core *core, dti_link *link, uint32_t 
         return "this rank was lost";
     if (!b->opened || !memcmp(b->instance, link->hello_in + 64, DTI_INSTANCE_BYTES))
         return NULL;
-    return link->dialled ? "rank 0 is another process than before"
-                         : "this rank is taken: another process has joined as it";
+    return link->dialled ? "rank 0 is now another process"
+                         : "another process has already joined as this rank";
 }
 
 static void dti_core_link_open(dti_core *core, dti_link *link) {
@@ -435,7 +436,7 @@ static void dti_core_link_open(dti_core *core, dti_link *link) {
     dti_link **at = dti_link_place(core, link);
     dti_backlog *b = link->back = dti_back_of(core, link->peer, link->channel, link->socket);
     if (*at && *at != link) { /* the peer knows that it broke, and we do not */
-        dti_back_break(core, b, "the other side dialled again");
+        dti_back_break(core, b, "the other side connected again");
         dti_link_forget(core, *at);
         dti_link_free(core, *at);
     }

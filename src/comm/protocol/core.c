@@ -21,7 +21,7 @@ static void dti_group_free(dti_core *core, dti_rank_group *g) {
             continue;
         if (f->id && !f->finished) {
             dti_core_suspect(core, DT_ERROR_CANCELLED, core->set.rank,
-                             "rank %u ended group %u while %s number %llu was under way",
+                             "rank %u destroyed group %u while %s number %llu was in progress",
                              core->set.rank, g->id, dti_kind_name(f->op.kind),
                              (unsigned long long)f->post.sequence);
             dti_flight_finish(core, f, DT_ERROR_CANCELLED);
@@ -168,7 +168,7 @@ static bool dti_core_create(dti_core *core, dti_base *base, const dti_settings *
     if (!io->random(io_user, core->instance, sizeof core->instance) ||
         !io->random(io_user, &core->source_seed, sizeof core->source_seed)) {
         dti_core_destroy(core);
-        return dti_fail(base, DT_ERROR_IO, "the system gives no random bytes"), false;
+        return dti_fail(base, DT_ERROR_IO, "the system provides no random bytes"), false;
     }
     if (set->rank)
         dti_control_dial(core);

@@ -71,7 +71,7 @@ static bool dti_engine_compare(dti_core *core, const dti_announce *mine, const d
     dti_core_suspect(core, DT_ERROR_MISMATCH, peer,
                      "operation %llu of group %u: rank %u posted %s, rank %u posted %s%s",
                      (unsigned long long)mine->sequence, mine->group, core->set.rank, a, peer, b,
-                     same ? ", with another algorithm, reduction or leaves" : "");
+                     same ? ", with different algorithms, reductions or leaves" : "");
     return false;
 }
 
@@ -125,8 +125,8 @@ static void dti_engine_post(dti_core *core, dti_link *link) {
     }
     dti_peer *p = &core->peers[link->peer];
     if (p->post_count == DTI_PENDING_MAX) {
-        dti_core_link_failed(core, link, DT_ERROR_CORRUPT, "more than %d operations were announced",
-                             DTI_PENDING_MAX);
+        dti_core_link_failed(core, link, DT_ERROR_CORRUPT,
+                             "received more than %d announcements of operations", DTI_PENDING_MAX);
         return;
     }
     p->posts[p->post_count++] = post;

@@ -22,9 +22,10 @@ static void dti_engine_credit(dti_core *core, dti_link *link) {
     else if (dti_posted_before(core, link->peer, fr->group, fr->flags, fr->sequence))
         return; /* it is over here */
     if (step == DTI_NOBODY || fr->value > f->tracks[step].total) {
-        dti_core_link_failed(core, link, DT_ERROR_CORRUPT,
-                             "a CREDIT that was not announced (stream %u of operation %llu)",
-                             fr->stream, (unsigned long long)fr->sequence);
+        dti_core_link_failed(
+            core, link, DT_ERROR_CORRUPT,
+            "received a CREDIT for data that was not announced (stream %u of operation %llu)",
+            fr->stream, (unsigned long long)fr->sequence);
         return;
     }
     dti_track *t = &f->tracks[step];
@@ -91,7 +92,7 @@ static bool dti_engine_acknowledged(dti_core *core, dti_link *link, uint16_t num
         return true;
     if (more > gone - b->acknowledged)
         return dti_core_link_failed(core, link, DT_ERROR_CORRUPT,
-                                    "frames were acknowledged that were not sent");
+                                    "received an acknowledgement of frames that were not sent");
     dti_engine_release(core, link, b->acknowledged + more);
     return true;
 }
@@ -131,12 +132,11 @@ static bool dti_engine_data_body(dti_core *core, dti_link *link) {
                fr->length == dti_chunk_count(f, s, chunk) * dti_flight_step_bytes(s);
     }
     if (!fits)
-        return dti_core_link_failed(
-            core, link, DT_ERROR_CORRUPT,
-            "data came that was not permitted (%u bytes at %llu of stream %u of "
-            "operation %llu)",
-            fr->length, (unsigned long long)fr->value, fr->stream,
-            (unsigned long long)fr->sequence);
+        return dti_core_link_failed(core, link, DT_ERROR_CORRUPT,
+                                    "received data that was not permitted (%u bytes at %llu of "
+                                    "stream %u of operation %llu)",
+                                    fr->length, (unsigned long long)fr->value, fr->stream,
+                                    (unsigned long long)fr->sequence);
     link->rx_flight = f;
     link->rx_step = step;
     link->rx_chunk = chunk;
@@ -173,9 +173,10 @@ static bool dti_engine_early_body(dti_core *core, dti_link *link) {
         return false;
     if (!f && dti_posted_before(core, link->peer, fr->group, fr->flags, fr->sequence)) {
         dti_engine_late_post(core, link->peer, &post);
-        return dti_core_link_failed(core, link, DT_ERROR_MISMATCH,
-                                    "early data of operation %llu of group %u, which is over here",
-                                    (unsigned long long)fr->sequence, fr->group);
+        return dti_core_link_failed(
+            core, link, DT_ERROR_MISMATCH,
+            "received early data of operation %llu of group %u, which has finished here",
+            (unsigned long long)fr->sequence, fr->group);
     }
     if (f) {
         uint32_t place = f->group->place_of[link->peer];
@@ -193,7 +194,7 @@ static bool dti_engine_early_body(dti_core *core, dti_link *link) {
     uint32_t bytes = dti_early_units(fr->length) * 64u;
     if (p->early_bytes + bytes > core->early_units * 64u)
         return dti_core_link_failed(core, link, DT_ERROR_CORRUPT,
-                                    "more early data than there may be came");
+                                    "received more early data than is permitted");
     memcpy(p->early + p->early_bytes, fr, sizeof *fr);
     link->body = p->early + p->early_bytes + 64;
     p->early_bytes += bytes;

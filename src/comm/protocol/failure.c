@@ -83,7 +83,7 @@ static const char *dti_core_pending_text(const dti_core *core, char text[96]) {
     }
     text[0] = 0;
     if (first)
-        snprintf(text, 96, "; %s number %llu of group %u was under way",
+        snprintf(text, 96, "; %s number %llu of group %u was in progress",
                  dti_kind_name(first->op.kind), (unsigned long long)first->post.sequence,
                  first->group->id);
     return text;
@@ -187,7 +187,7 @@ static void dti_tick_alone(dti_core *core, const dti_flight *f, uint32_t peer) {
     uint64_t since = DTI_MAX(core->alone_at, f->posted_at);
     for (uint32_t k = 0; k < core->set.sockets && core->alone_at; k++)
         if (!p->data[k] && core->now - DTI_MAX(since, p->backs[k].broken) >= DTI_REDIAL_NS)
-            dti_core_lost(core, peer, "it does not connect, and rank 0 has left");
+            dti_core_lost(core, peer, "it does not connect again, and rank 0 has left");
 }
 
 /* What goes early is not announced. But a peer whose operation had nothing to send would never say

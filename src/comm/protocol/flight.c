@@ -34,7 +34,7 @@ static dti_flight *dti_flight_take(dti_core *core, const dti_rank_group *group,
         return found;
     if (core->flights_made == DTI_PENDING_MAX) {
         dti_fail(core->base, DT_ERROR_INVALID,
-                 "%d operations are under way, the most there can be: wait for one first",
+                 "%d operations are in progress, which is the most; wait for one first",
                  DTI_PENDING_MAX);
         return NULL;
     }
@@ -222,9 +222,9 @@ static bool dti_flight_slots_reserve(dti_core *core, const dti_flight *f) {
     /* An old one in use and a new one that is too small again: cannot be, as the group's largest
      * need without leaves is taken at once. With leaves it can. */
     if (core->old_pool)
-        return dti_fail(core->base, DT_ERROR_INVALID,
-                        "an operation with more leaves than those before: wait for those under "
-                        "way first"),
+        return dti_fail(
+                   core->base, DT_ERROR_INVALID,
+                   "this operation has more leaves than those in progress; wait for them first"),
                false;
     uint64_t whole = (uint64_t)(core->set.size - 1) * core->window * core->set.chunk_bytes;
     uint8_t *pool = dti_alloc(core->base, DTI_MAX(need, whole));

@@ -226,7 +226,7 @@ static bool dti_handshake_hello(dti_core *core, dti_link *link) {
         link->channel = h[6];
         link->socket = (uint16_t)dti_get16(h + 80);
         if (!dti_hello_write(core, link, dti_get32(h + 8)))
-            return core->up->dropped(core, link, "the system gives no random bytes");
+            return core->up->dropped(core, link, "the system provides no random bytes");
     }
     link->state = DTI_LINK_PROOF;
     return true;
@@ -238,7 +238,7 @@ static bool dti_handshake_proof(dti_core *core, dti_link *link, const uint8_t *m
     dti_link_mac(core, link, !link->dialled, wanted);
     const char *wrong = NULL;
     if (!dti_equal_secret(wanted, mac, 32))
-        wrong = "the keys differ: all ranks of a job need the same one";
+        wrong = "the keys differ; give all ranks of a job the same key";
     else
         wrong = core->up->taken(core, link, peer);
     if (!wrong && !link->dialled && core->io.accepts)
@@ -260,7 +260,7 @@ static bool dti_handshake_refusal(dti_core *core, dti_link *link, const uint8_t 
     uint32_t bytes = have >= 8 ? dti_get16(at + 6) : 0;
     bool other = have >= 8 && dti_get16(at + 4) != DT_ERROR_REFUSED; /* or one bit from a HELLO */
     if (other || bytes > DTI_REFUSAL_TEXT)
-        return core->up->dropped(core, link, "what came is not dtrain's protocol");
+        return core->up->dropped(core, link, "received bytes that are not dtrain's protocol");
     if (have < 8 || have < 8 + bytes)
         return false;
     char text[DTI_REFUSAL_TEXT + 1];
@@ -283,7 +283,7 @@ static bool dti_handshake_input(dti_core *core, dti_link *link) {
     if (magic == DTI_MAGIC_REFUSAL)
         return dti_handshake_refusal(core, link, at, have);
     if (magic != (hello ? DTI_MAGIC_HELLO : DTI_MAGIC_PROOF))
-        return core->up->dropped(core, link, "what came is not dtrain's protocol");
+        return core->up->dropped(core, link, "received bytes that are not dtrain's protocol");
     uint32_t whole = hello ? DTI_HELLO_BYTES : DTI_PROOF_BYTES;
     if (have < whole)
         return false;

@@ -24,10 +24,11 @@ static uint32_t dti_member_local(const dti_core *core) {
 static void dti_member_check_local(dti_core *core, uint32_t peer, uint32_t rank, uint32_t size) {
     if (core->local == 1 || (size == core->local && rank == peer % core->local))
         return;
-    dti_core_note(core, DT_LOG_INFO,
-                  "rank %u is number %u of %u on its host, where rank 0's host has %u: sums are "
-                  "not hierarchical, which needs the same number of ranks on each host, in order",
-                  peer, rank, size, core->local);
+    dti_core_note(
+        core, DT_LOG_INFO,
+        "rank %u is number %u of %u on its host, but rank 0's host has %u ranks; hierarchical sums "
+        "require the same number of consecutive ranks on each host, so they are off",
+        peer, rank, size, core->local);
     core->local = 1;
 }
 
@@ -132,8 +133,8 @@ static const char *dti_member_join(dti_core *core, dti_link *link, const uint8_t
     dti_peer_set_address(core, link->peer, body + DTI_JOIN_FIXED, address);
     if (dti_get64(body) != core->set.chunk_bytes || dti_get32(body + 8) != core->set.window) {
         dti_core_suspect(core, DT_ERROR_REFUSED, link->peer,
-                         "chunk_bytes and window are %llu and %u at rank %u, %llu and %u at rank "
-                         "0: they must agree",
+                         ".chunk_bytes and .window are %llu and %u on rank %u, but %llu and %u on "
+                         "rank 0; give the same on all ranks",
                          (unsigned long long)dti_get64(body), dti_get32(body + 8), link->peer,
                          (unsigned long long)core->set.chunk_bytes, core->set.window);
         return NULL;
@@ -171,7 +172,7 @@ static const char *dti_member_roster(dti_core *core, dti_link *link, const uint8
         return "a ROSTER with another number of ranks on this host";
     core->local = local;
     if (!dti_member_links(core, body + 18))
-        return "a ROSTER with links that cannot be";
+        return "a ROSTER with invalid links";
     while (at + 2 <= bytes && core->joined < core->set.size) {
         uint32_t size = dti_get16(body + at);
         if (size > DTI_ADDRESS_BYTES || at + 2 + size > bytes)
@@ -194,10 +195,9 @@ static const char *dti_member_roster(dti_core *core, dti_link *link, const uint8
 /* Coordinator: who is missing, and why, where that is known. What does not fit of the ranks is cut:
  * the reason is what helps. */
 static void dti_missing_list(const dti_core *core, char *list, size_t size) {
-    const char *why = core->starved
-                          ? "; this process has no descriptor left for connections: raise "
-                            "the limit (ulimit -n)"
-                          : "";
+    const char *why = core->starved ? "; this process has no file descriptor left for connections: "
+                                      "raise the limit (ulimit -n)"
+                                    : "";
     const size_t most = size - strlen(why) - sizeof ", 4294967295, ...";
     size_t used = 0;
     bool cut = false;
@@ -217,8 +217,7 @@ static void dti_tick_missing(dti_core *core) {
         snprintf(list, sizeof list, "%s", core->dial_why[0] ? core->dial_why : "no answer yet");
     else
         dti_missing_list(core, list, sizeof list);
-    const char *what =
-        core->set.rank ? "rank 0 and the others are not all there" : "these ranks are missing";
+    const char *what = core->set.rank ? "not all ranks have joined" : "these ranks are missing";
     /* Who has reached the coordinator leaves it to it to say who is missing. */
     const dti_link *control = core->set.rank ? core->peers[0].control : NULL;
     bool reached = control && control->state == DTI_LINK_OPEN;

@@ -259,12 +259,11 @@ static void dti_link_count(dti_link *link) {
 static bool dti_link_body_end(dti_core *core, dti_link *link) {
     link->in_body = false;
     if (!dti_link_body_is_right(core, link))
-        return core->up->failed(core, link, DT_ERROR_CORRUPT,
-                                "%u bytes of data changed on their way (%s, stream %u of operation "
-                                "%llu of group %u)",
-                                link->frame.length, dti_frame_name(link->frame.type),
-                                link->frame.stream, (unsigned long long)link->frame.sequence,
-                                link->frame.group);
+        return core->up->failed(
+            core, link, DT_ERROR_CORRUPT,
+            "%u bytes of data changed in transit (%s, stream %u of operation %llu of group %u)",
+            link->frame.length, dti_frame_name(link->frame.type), link->frame.stream,
+            (unsigned long long)link->frame.sequence, link->frame.group);
     dti_link_count(link);
     core->up->payload(core, link);
     return true;
@@ -282,14 +281,14 @@ static bool dti_link_body(dti_core *core, dti_link *link, size_t bytes) {
 static bool dti_link_frame(dti_core *core, dti_link *link, const uint8_t *body) {
     dti_frame *f = &link->frame;
     if ((f->type == DTI_FRAME_RESUME) == link->resumed)
-        return core->up->failed(core, link, DT_ERROR_CORRUPT, "a %s frame came out of turn",
+        return core->up->failed(core, link, DT_ERROR_CORRUPT, "received a %s frame out of turn",
                                 dti_frame_name(f->type));
     if (f->type == DTI_FRAME_RESUME) {
         core->up->resume(core, link);
         return link->state == DTI_LINK_OPEN;
     }
     if (link->back->bye_received)
-        return core->up->failed(core, link, DT_ERROR_CORRUPT, "a %s frame after BYE",
+        return core->up->failed(core, link, DT_ERROR_CORRUPT, "received a %s frame after BYE",
                                 dti_frame_name(f->type));
     if (!core->up->acknowledged(core, link, f->acknowledged))
         return false;
@@ -355,7 +354,7 @@ static bool dti_link_parse(dti_core *core, dti_link *link) {
     if (!wrong && !dti_link_may(link, f->type))
         wrong = "a frame that does not belong on this connection";
     if (wrong)
-        return core->up->failed(core, link, DT_ERROR_CORRUPT, "%s came", wrong);
+        return core->up->failed(core, link, DT_ERROR_CORRUPT, "received %s", wrong);
     link->begun = 0;
     if (f->epoch !=
         core->epoch) /* dropped; data cannot be, and has connections of its epoch's own */

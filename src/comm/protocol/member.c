@@ -114,7 +114,7 @@ static void dti_member_frame(dti_core *core, dti_link *link, const uint8_t *body
     else if (f->type == DTI_FRAME_LEFT && core->set.rank && f->value < core->set.size)
         dti_member_left(core, (uint32_t)f->value);
     if (wrong)
-        dti_core_link_failed(core, link, DT_ERROR_CORRUPT, "%s came", wrong);
+        dti_core_link_failed(core, link, DT_ERROR_CORRUPT, "received %s", wrong);
 }
 
 /* ---- leaving */
@@ -125,7 +125,7 @@ static void dti_member_bye(dti_core *core, dti_link *link) {
     dti_engine_release(core, link, /* it wants nothing any more */
                        link->back->bye_sent ? link->back->bye_at : link->back->sent);
     if (control && (core->state == DTI_CORE_JOINING || !core->peers[link->peer].joined)) {
-        dti_core_lost(core, link->peer, "it has left before all were there");
+        dti_core_lost(core, link->peer, "it left before all ranks had joined");
         return;
     }
     if (control && core->set.rank) {
@@ -234,7 +234,7 @@ static bool dti_core_is_gone(const dti_core *core) {
 static void dti_tick_whole(dti_core *core, dti_link *link) {
     if (link->begun && link->heard >= link->begun + core->set.silence_ns)
         dti_core_link_failed(core, link, DT_ERROR_CORRUPT,
-                             "a frame did not come whole in %.1f s: its length is wrong",
+                             "a frame is still incomplete after %.1f s: its length is wrong",
                              (double)(link->heard - link->begun) * 1e-9);
 }
 
@@ -249,12 +249,12 @@ static void dti_tick_open(dti_core *core, dti_link *link) {
             dti_tick_whole(core, link);
             return;
         }
-        snprintf(why, sizeof why, "nothing was heard of it for %.1f s", (double)quiet * 1e-9);
+        snprintf(why, sizeof why, "nothing was received from it for %.1f s", (double)quiet * 1e-9);
         dti_core_lost(core, link->peer, why);
     } else if ((link->pinged && core->now - link->pinged >= core->set.silence_ns) ||
                (link->ping_due &&
                 core->now - DTI_MAX(link->heard, link->moved) >= core->set.silence_ns * 3 / 2)) {
-        snprintf(why, sizeof why, "the way to it is dead: nothing came for %.1f s",
+        snprintf(why, sizeof why, "the connection is dead: nothing was received for %.1f s",
                  (double)quiet * 1e-9);
         dti_core_lost(core, link->peer, why);
     }
@@ -325,8 +325,7 @@ static void dti_core_tick(dti_core *core, uint64_t now) {
     if (core->state == DTI_CORE_SUSPECT && now >= core->suspect_deadline) {
         /* Then what was noticed may be the consequence of that, not the cause. */
         size_t used = strlen(core->text);
-        snprintf(core->text + used, sizeof core->text - used,
-                 "; rank 0, which got the report, does not answer");
+        snprintf(core->text + used, sizeof core->text - used, "; rank 0 did not answer the report");
         dti_core_end(core, core->result, core->culprit, core->text);
     }
     dti_tick_links(core);

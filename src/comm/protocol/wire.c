@@ -93,9 +93,9 @@ static void dti_frame_seal(dti_seal *seal, const dti_frame *frame, const void *b
 
 static const char *dti_frame_decode(const uint8_t in[DTI_HEADER_BYTES], dti_frame *frame) {
     if (dti_get32(in) != DTI_MAGIC)
-        return "bytes that begin no frame";
+        return "bytes that are not the beginning of a frame";
     if (in[4] != DTI_WIRE_VERSION)
-        return "a frame whose version is wrong";
+        return "a frame of another protocol version";
     *frame = (dti_frame){.type = in[5],
                          .flags = (uint16_t)dti_get16(in + 6),
                          .epoch = dti_get16(in + 8),
@@ -115,7 +115,7 @@ static const char *dti_frame_decode(const uint8_t in[DTI_HEADER_BYTES], dti_fram
     if (frame->flags & ~DTI_FLAGS_KNOWN)
         return "a frame with unknown flags";
     if (frame->length > dti_frame_length_max(frame->type))
-        return "a frame longer than its type may be";
+        return "a frame that is too long for its type";
     return NULL;
 }
 

@@ -64,7 +64,7 @@ static void dti_tls_text(char *text, size_t size) {
 static dt_result dti_tls_fail(dti_base *base, const char *what, const char *file) {
     char why[160];
     dti_tls_text(why, sizeof why);
-    return dti_fail(base, DT_ERROR_INVALID, "%s \"%s\": %s", what, file, why);
+    return dti_fail(base, DT_ERROR_INVALID, ".%s is \"%s\": %s", what, file, why);
 }
 
 /* ---- the key as an external PSK */
@@ -119,7 +119,7 @@ static dt_result dti_tls_check_file(dti_base *base, const char *what, const char
     uint64_t size;
     const char *why = dti_stream_open(path, &stream, &size);
     if (why)
-        return dti_fail(base, DT_ERROR_INVALID, "%s \"%s\": %s", what, path, why);
+        return dti_fail(base, DT_ERROR_INVALID, ".%s is \"%s\": %s", what, path, why);
     dti_stream_close(stream);
     return DT_OK;
 }
@@ -173,11 +173,11 @@ static dt_result dti_tls_new(dti_base *base, const dt_comm_desc *desc, const uin
     tls->context = SSL_CTX_new(TLS_method());
     dt_result result = DT_OK;
     if (!tls->context || !dti_tls_configure(tls->context))
-        result = dti_fail(base, DT_ERROR_MEMORY, "OpenSSL gives no TLS 1.3 context");
+        result = dti_fail(base, DT_ERROR_MEMORY, "OpenSSL created no TLS 1.3 context");
     else if (desc->tls_certificate[0])
         result = dti_tls_certificates(tls, desc);
     else if (!dti_tls_make_psk(tls, key))
-        result = dti_fail(base, DT_ERROR_MEMORY, "OpenSSL takes no key for TLS 1.3");
+        result = dti_fail(base, DT_ERROR_MEMORY, "OpenSSL accepts no key for TLS 1.3");
     ERR_clear_error();
     if (result)
         dti_tls_free(tls);
@@ -220,19 +220,19 @@ static bool dti_tls_open(dti_tls *tls, dti_tls_conn *c, dti_link *link, const dt
 /* What a failure means, where OpenSSL's reason does not say it; else NULL. The result of verifying
  * counts only where verification failed: without certificates it is an error, too. */
 static const char *dti_tls_meaning(const dti_tls_conn *c, int reason) {
-    static const char changed[] = "bytes changed on the way";
+    static const char changed[] = "bytes changed in transit";
     const dti_tls *tls = SSL_get_app_data(c->ssl);
     switch (reason) {
     case SSL_R_CERTIFICATE_VERIFY_FAILED:
         return X509_verify_cert_error_string(SSL_get_verify_result(c->ssl));
     case SSL_R_DECRYPTION_FAILED_OR_BAD_RECORD_MAC:
-        return "record authentication failed: bytes changed on the way";
+        return "record authentication failed: bytes changed in transit";
     case SSL_AD_REASON_OFFSET + SSL_AD_BAD_RECORD_MAC:
-        return "record authentication failed at the other side: bytes changed on the way";
+        return "record authentication failed at the other side: bytes changed in transit";
     case SSL_R_BINDER_DOES_NOT_VERIFY:
     case SSL_AD_REASON_OFFSET + SSL_AD_ILLEGAL_PARAMETER:
     case SSL_AD_REASON_OFFSET + SSL_AD_DECRYPT_ERROR:
-        return tls->psk ? "the keys differ, or bytes changed on the way" : changed;
+        return tls->psk ? "the keys differ, or bytes changed in transit" : changed;
     case SSL_R_BAD_SIGNATURE:
     case SSL_R_DIGEST_CHECK_FAILED: return changed;
     }
@@ -316,7 +316,7 @@ static bool dti_tls_encrypt_all(dti_tls_conn *c) {
     while (c->ssl && c->wire->output(link->core, link, out) > 0) {
         const long taken = dti_tls_encrypt(c, out[0].data, out[0].bytes);
         if (taken < 0)
-            c->wire->failed(link, "OpenSSL does not encrypt any more");
+            c->wire->failed(link, "OpenSSL failed to encrypt");
         if (taken <= 0)
             break;
         some = true;
@@ -434,6 +434,7 @@ DTI_ABSENT(bool, dti_tls_write, (dti_tls_conn * c), false);
 DTI_ABSENT(void, dti_tls_read, (dti_tls_conn * c), );
 DTI_ABSENT(dt_result, dti_tls_new,
            (dti_base * base, const dt_comm_desc *desc, const uint8_t key[32], dti_tls **out),
-           dti_fail(base, DT_ERROR_UNSUPPORTED, "TLS needs DT_WITH_OPENSSL"));
+           dti_fail(base, DT_ERROR_UNSUPPORTED,
+                    "TLS requires dtrain compiled with DT_WITH_OPENSSL"));
 
 #endif

@@ -34,14 +34,14 @@ static dt_result dti_congestion_try(dti_base *base, const char *name) {
         return DT_OK;
     if (error == ENOSYS)
         return dti_fail(base, DT_ERROR_UNSUPPORTED,
-                        "congestion is \"%s\": this system has no choice of TCP's congestion "
-                        "control; leave it empty",
+                        ".congestion is \"%s\"; leave it empty, as this system does not let a "
+                        "program choose TCP's congestion control",
                         name);
     char allowed[200];
     dti_congestion_allowed(allowed, sizeof allowed);
-    return dti_fail(base, DT_ERROR_INVALID, "congestion is \"%s\": %s; this process may use: %s",
+    return dti_fail(base, DT_ERROR_INVALID, ".congestion is \"%s\": %s; this process may use: %s",
                     name,
-                    error == EPERM ? "the system does not allow it to this process"
+                    error == EPERM ? "the system does not allow it for this process"
                                    : "the system has no congestion control of that name",
                     allowed[0] ? allowed : "(the system does not list them)");
 }
@@ -83,8 +83,8 @@ static void dti_flow_say(dti_tcp *t, const char *name, uint64_t reached, uint64_
     char allowed[120];
     dti_congestion_allowed(allowed, sizeof allowed);
     dti_core_note(&t->core, DT_LOG_WARNING,
-                  "operations send %llu MB/s while TCP delivers %llu in a row: its congestion "
-                  "control %s paces what is idle in between; set DTRAIN_CONGESTION (%s)",
+                  "operations send %llu MB/s, but TCP can deliver %llu: its congestion control %s "
+                  "paces connections that were idle in between; set DTRAIN_CONGESTION (%s)",
                   (unsigned long long)(reached / 1000000), (unsigned long long)(carried / 1000000),
                   name, allowed);
 }

@@ -252,7 +252,7 @@ static dt_result dti_tcp_start(dti_tcp *t) {
     dti_key_forget(&t->share);
     dti_rendezvous_done(&t->rendezvous);
     if (!result && !dti_tcp_thread_start(t))
-        result = dti_fail(t->base, DT_ERROR_MEMORY, "the system gives no thread");
+        result = dti_fail(t->base, DT_ERROR_MEMORY, "the system provides no thread");
     return result;
 }
 
@@ -285,7 +285,7 @@ static dt_result dti_comm_open_tcp(dt_comm *comm, const dt_comm_desc *desc) {
 
 DTI_ABSENT(dt_result, dti_comm_open_tcp, (dt_comm * comm, const dt_comm_desc *desc),
            dti_fail(comm->base, DT_ERROR_UNSUPPORTED,
-                    "several processes need POSIX sockets: compile the implementation with "
+                    "several processes require POSIX sockets; compile the implementation with "
                     "-std=gnu11, on a system that has them"));
 
 #endif

@@ -46,12 +46,12 @@ static dt_result dti_tcp_listen_local(dti_tcp *t) {
     memset(t->local_name, 0, sizeof t->local_name);
     if (t->desc.shared_memory == DT_COMM_SHARED_REQUIRED)
         return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
-                        "shared memory is required (shared_memory, DTRAIN_SHARED_MEMORY) and "
-                        "cannot be had: %s",
+                        ".shared_memory is DT_COMM_SHARED_REQUIRED (DTRAIN_SHARED_MEMORY), but "
+                        "shared memory is not available: %s",
                         dti_socket_text(error));
 #if DTI_SHARED
     dti_log(t->base, DT_LOG_WARNING,
-            "no shared memory for the ranks of this host (%s): they use TCP",
+            "no shared memory for the ranks of this host (%s); they use TCP",
             dti_socket_text(error));
 #endif
     return DT_OK;
@@ -113,7 +113,7 @@ static int dti_conn_dial_local(dti_tcp *t, dti_tcp_conn *c, char why[160]) {
     if (memory >= 0)
         dti_socket_close(memory);
     if (!required && errno) /* it may be of another network namespace */
-        dti_core_note(&t->core, DT_LOG_INFO, "%s: TCP is used", why);
+        dti_core_note(&t->core, DT_LOG_INFO, "%s; it uses TCP", why);
     t->local_failed[peer] = true;
     return -1;
 }
@@ -142,11 +142,12 @@ static bool dti_conn_needs_shared(dti_tcp *t, dti_link *link, const char *why) {
 static const char *dti_conn_accepts(void *user, dti_link *link) {
     dti_tcp_conn *c = link->conn;
     if (!c->local) /* its hello says who it is, which the proof covers */
-        return dti_tcp_needs_shared(user, link, dti_get32(link->hello_in + 8), "it came by TCP")
+        return dti_tcp_needs_shared(user, link, dti_get32(link->hello_in + 8),
+                                    "it connected by TCP")
                    ? "this rank requires shared memory with ranks of its host"
                    : NULL;
     if (link->channel != DTI_CHANNEL_DATA)
-        return "control connections go over TCP";
+        return "control connections must use TCP";
     if (!dti_shm_open(&c->shm, c->memory, 1))
         return "the memory that was passed cannot be mapped";
     dti_socket_close(c->memory);
@@ -165,8 +166,8 @@ static void dti_conn_close_local(dti_tcp *t, dti_tcp_conn *c) {
     if (c->local && !c->shared && c->link->dialled && t->core.state <= DTI_CORE_OPEN &&
         !t->local_failed[c->link->peer]) {
         t->local_failed[c->link->peer] = true;
-        dti_core_note(&t->core, DT_LOG_WARNING, "no shared memory with rank %u, which refused it",
-                      c->link->peer);
+        dti_core_note(&t->core, DT_LOG_WARNING,
+                      "no shared memory with rank %u, which refused the connection", c->link->peer);
     }
     t->shared_count -= c->shared;
     dti_shm_close(&c->shm);
@@ -198,7 +199,7 @@ static void dti_conn_ring(const dti_tcp_conn *c, uint32_t what) {
 
 static void dti_conn_shared_wrong(dti_tcp *t, dti_tcp_conn *c) {
     dti_core_link_failed(&t->core, c->link, DT_ERROR_CORRUPT,
-                         "a position in the shared memory that cannot be");
+                         "received an invalid position in the shared memory");
 }
 
 /* ---- payloads that the other side reads where they lie: in the ring is their address. What is
@@ -291,7 +292,7 @@ static size_t dti_conn_borrow(dti_tcp *t, dti_tcp_conn *c) {
     }
     if (!whole) {
         dti_core_link_failed(&t->core, link, DT_ERROR_CORRUPT,
-                             "a payload's address in the other process that cannot be read (%s)",
+                             "received an address in the other process that cannot be read (%s)",
                              dti_socket_text(errno));
         return 0;
     }

@@ -30,7 +30,7 @@ static void dti_conn_tls_failed(dti_link *link, const char *why) {
                          !core->set.guessed && core->state == DTI_CORE_JOINING;
     const bool again = joining && !c->tls.final && ++t->tls_failed < DTI_TLS_TRIES;
     if (again)
-        dti_core_note_refusal(core, NULL, "%s; it is tried again", text);
+        dti_core_note_refusal(core, NULL, "%s; dtrain tries again", text);
     if (!link->dialled || (joining && !again)) {
         link->state = DTI_LINK_REFUSED;
         dti_core_link_refused(core, link, text);
@@ -43,8 +43,9 @@ static void dti_conn_tls_ended(dti_link *link, int64_t got) {
     if (c->tls.secure || got)
         dti_conn_failed(link->core->io_user, c, got ? errno : 0);
     else
-        dti_core_closed(link->core, link,
-                        "it ended the connection in the TLS handshake: is its integrity TLS too?");
+        dti_core_closed(
+            link->core, link,
+            "it ended the connection during the TLS handshake: is its .integrity DT_COMM_TLS too?");
 }
 
 static void dti_conn_tls_secured(dti_link *link) {
@@ -60,7 +61,8 @@ static bool dti_conn_tls_greeted(dti_link *link, const uint8_t *data, size_t byt
     dti_tls_close(&c->tls);
     c->clear = true;
     dti_link_refuse(link->core, link,
-                    "the settings differ: this rank's integrity is TLS, the dialler's is not");
+                    "the settings differ: .integrity is DT_COMM_TLS on this rank, but not on the "
+                    "rank that connects");
     dti_conn_write(link->core->io_user, c);
     return false;
 }

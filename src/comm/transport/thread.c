@@ -387,12 +387,14 @@ static dt_comm *dti_inproc_rank(dti_base *base, dti_hub *hub, int rank, int size
 static dt_result dti_threads_check(dti_base *base, const dt_comm_desc *desc, int size) {
     if (size < 1 || size > DTI_THREADS_MAX)
         return dti_fail(base, DT_ERROR_INVALID,
-                        "dt_comm_create_threads: size is %d, not in 1 .. %d", size,
+                        "dt_comm_create_threads: size is %d; it must be from 1 to %d", size,
                         DTI_THREADS_MAX);
     if (desc && !desc->allocator.alloc != !desc->allocator.free)
-        return dti_fail(base, DT_ERROR_INVALID, "allocator has alloc or free but not both");
+        return dti_fail(base, DT_ERROR_INVALID,
+                        ".allocator has only one of alloc and free; set both");
     if (desc && desc->op_timeout_ms < 0)
-        return dti_fail(base, DT_ERROR_INVALID, ".op_timeout_ms is %d; 0 waits without a limit",
+        return dti_fail(base, DT_ERROR_INVALID,
+                        ".op_timeout_ms is %d; it must be at least 0 (0 = no limit)",
                         desc->op_timeout_ms);
     return DT_OK;
 }
