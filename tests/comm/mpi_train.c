@@ -73,7 +73,7 @@ static void mpi_expects(dt_comm *comm, const train_model *m, dt_trainer *t, cons
     if (!strcmp(what, "trains"))
         mpi_expect(!result, dt_comm_rank(comm), "training", text);
     else if (!strcmp(what, "replicas")) /* whose sums need an order */
-        mpi_expect(result == DT_ERROR_UNSUPPORTED && strstr(text, "use the transport TCP"),
+        mpi_expect(result == DT_ERROR_UNSUPPORTED && strstr(text, "use DT_COMM_TCP"),
                    dt_comm_rank(comm), "replicas", text);
     else
         mpi_told(comm, m, t, result);

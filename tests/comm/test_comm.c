@@ -511,12 +511,15 @@ static void set_wrong_leaves(mate *m) {
 
 TEST(comm_wrong_leaves_are_refused_by_all_ranks) {
     static wrong_leaves wrong[] = {
-        {{{0, 2, 6}, {2, 2, 7}, {4, 2, 6}}, -1, DT_ERROR_MISMATCH, "7 leaves in all at rank 1"},
-        {{{0, 2, 6}, {3, 2, 6}, {5, 1, 6}}, -1, DT_ERROR_INVALID, "rank 1 begins at leaf 3"},
-        {{{0, 2, 6}, {2, 2, 6}, {4, 1, 6}}, -1, DT_ERROR_INVALID, "ends at leaf 5 of 6"},
-        {{{0, 2, 6}, {2, 2, 6}, {4, 3, 6}}, -1, DT_ERROR_INVALID, "ends at leaf 7 of 6"},
-        {{{0, 0, 0}, {0, 0, 0}, {0, 0, 0}}, -1, DT_ERROR_INVALID, "there must be one"},
-        {{{0, 2, 6}, {2, 2, 6}, {4, 2, 6}}, 2, DT_ERROR_INVALID, "rank 2 has operations under way"},
+        {{{0, 2, 6}, {2, 2, 7}, {4, 2, 6}}, -1, DT_ERROR_MISMATCH, "total is 7 on rank 1 and 6 on"},
+        {{{0, 2, 6}, {3, 2, 6}, {5, 1, 6}}, -1, DT_ERROR_INVALID, "rank 1 has first = 3"},
+        {{{0, 2, 6}, {2, 2, 6}, {4, 1, 6}}, -1, DT_ERROR_INVALID, "end at 5, but total is 6"},
+        {{{0, 2, 6}, {2, 2, 6}, {4, 3, 6}}, -1, DT_ERROR_INVALID, "end at 7, but total is 6"},
+        {{{0, 0, 0}, {0, 0, 0}, {0, 0, 0}}, -1, DT_ERROR_INVALID, "total is 0; it must be"},
+        {{{0, 2, 6}, {2, 2, 6}, {4, 2, 6}},
+         2,
+         DT_ERROR_INVALID,
+         "rank 2 has operations in progress"},
     };
     for (size_t i = 0; i < DTI_COUNT(wrong); i++)
         thread_team_run(3, set_wrong_leaves, &wrong[i]);
@@ -648,13 +651,16 @@ TEST(comm_wrong_groups_are_refused_and_the_parent_stays_usable) {
         {{{0, 1}, {1, 0}, {0, 1}},
          {2, 2, 2},
          {OTHER, BAD, OTHER},
-         {"rank 1 is wrong", "ranks[1] is 0 after 1", "rank 1"}},
+         {"rank 1 is not valid", "ranks[1] is 0 after 1", "rank 1"}},
         {{{0, 3}, {0, 3}, {0, 3}},
          {2, 2, 2},
          {BAD, BAD, BAD},
-         {"ranks[1] is 3", "not in 0 .. 2", ""}},
-        {{{0}, {0}, {0}}, {0, 0, 4}, {BAD, BAD, BAD}, {"0 ranks", "1 to 3", "4 ranks"}},
-        {{{1, 1}, {1, 1}, {1, 1}}, {2, 2, 2}, {BAD, BAD, BAD}, {"ascend", "ascend", "ascend"}},
+         {"ranks[1] is 3", "from 0 to 2", ""}},
+        {{{0}, {0}, {0}}, {0, 0, 4}, {BAD, BAD, BAD}, {"count is 0", "1 to 3", "count is 4"}},
+        {{{1, 1}, {1, 1}, {1, 1}},
+         {2, 2, 2},
+         {BAD, BAD, BAD},
+         {"ascending", "ascending", "ascending"}},
     };
     for (size_t i = 0; i < DTI_COUNT(wrong); i++)
         thread_team_run(3, make_wrong_group, &wrong[i]);
@@ -1060,27 +1066,29 @@ typedef struct wrong_desc {
 TEST(comm_create_refuses_wrong_descs_with_the_reason) {
     static const wrong_desc wrong[] = {
         {{.error = "WORLD_SIZE is set, RANK is not"}, DT_ERROR_INVALID, "RANK is not"},
-        {{.world_size = -1}, DT_ERROR_INVALID, "world_size is -1, not in 1 .. 65535"},
+        {{.world_size = -1}, DT_ERROR_INVALID, ".world_size is -1; it must be from 1 to 65535"},
         {{.world_size = 70000}, DT_ERROR_INVALID, "world_size is 70000"},
-        {{.rank = 1}, DT_ERROR_INVALID, "rank is 1, not in 0 .. 0"},
-        {{TWO, .rank = 2}, DT_ERROR_INVALID, "rank is 2, not in 0 .. 1"},
+        {{.rank = 1}, DT_ERROR_INVALID, ".rank is 1; it must be from 0 to 0"},
+        {{TWO, .rank = 2}, DT_ERROR_INVALID, ".rank is 2; it must be from 0 to 1"},
         {{TWO, .rank = -1}, DT_ERROR_INVALID, "rank is -1"},
         {{.local_size = 2}, DT_ERROR_INVALID, "local_size is 2"},
         {{TWO, .local_size = 1, .local_rank = 1}, DT_ERROR_INVALID, "local_rank is 1"},
         {{.port_low = 65536}, DT_ERROR_INVALID, "port_low is 65536"},
         {{.port_low = 5000, .port_high = 4000},
          DT_ERROR_INVALID,
-         ".port_low is 5000, above .port_high 4000"},
-        {{.port_low = 5000}, DT_ERROR_INVALID, "above .port_high 0"},
-        {{.sockets = 17}, DT_ERROR_INVALID, "sockets is 17, not in 1 .. 16"},
+         ".port_low (5000) exceeds .port_high (4000)"},
+        {{.port_low = 5000}, DT_ERROR_INVALID, "exceeds .port_high (0)"},
+        {{.sockets = 17}, DT_ERROR_INVALID, ".sockets is 17; it must be from 1 to 16"},
         {{.sockets = -1}, DT_ERROR_INVALID, "sockets is -1"},
-        {{.chunk_bytes = 4095}, DT_ERROR_INVALID, "chunk_bytes is 4095, not in 4096 .. 8388608"},
+        {{.chunk_bytes = 4095},
+         DT_ERROR_INVALID,
+         ".chunk_bytes is 4095; it must be from 4096 to 8388608"},
         {{.chunk_bytes = 8388609}, DT_ERROR_INVALID, "chunk_bytes is 8388609"},
-        {{.window = 65}, DT_ERROR_INVALID, "window is 65, not in 0 .. 64"},
+        {{.window = 65}, DT_ERROR_INVALID, ".window is 65; it must be from 0 to 64"},
         {{.join_timeout_ms = -1}, DT_ERROR_INVALID, "join_timeout_ms is -1"},
         {{.silence_ms = -1}, DT_ERROR_INVALID, "silence_ms is -1"},
-        {{.link = {1, 0, 999}}, DT_ERROR_INVALID, "link.bytes_per_s is 999, not in 1000 .."},
-        {{.link = {0, 1, 1000}}, DT_ERROR_INVALID, "link.latency_ns is 0, not in 1 .."},
+        {{.link = {1, 0, 999}}, DT_ERROR_INVALID, ".link.bytes_per_s is 999; it must be from 1000"},
+        {{.link = {0, 1, 1000}}, DT_ERROR_INVALID, ".link.latency_ns is 0; it must be from 1"},
         {{.link = {1, 10000000001, 1000}}, DT_ERROR_INVALID, "link.message_ns is 10000000001"},
         {{.link = {1, 1, 1000}, .no_link = true},
          DT_ERROR_INVALID,
@@ -1091,22 +1099,24 @@ TEST(comm_create_refuses_wrong_descs_with_the_reason) {
         {{.shared_memory = (dt_comm_shared_memory)3}, DT_ERROR_INVALID, "shared_memory is 3"},
         {{.integrity = DT_COMM_TLS, .shared_memory = DT_COMM_SHARED_REQUIRED},
          DT_ERROR_INVALID,
-         ".shared_memory REQUIRED cannot be combined with .integrity TLS or MPI"},
+         "DT_COMM_SHARED_REQUIRED cannot be combined with DT_COMM_TLS"},
         {{.world_size = 2}, DT_ERROR_INVALID, "rendezvous is empty"},
         {{.world_size = 2, .rendezvous = "host:1"}, DT_ERROR_INVALID, ".rendezvous is \"host:1\""},
 #ifdef DT_WITH_OPENSSL
-        {{TWO, .insecure = true, .integrity = DT_COMM_MAC}, DT_ERROR_INVALID, "MAC and TLS need"},
+        {{TWO, .insecure = true, .integrity = DT_COMM_MAC},
+         DT_ERROR_INVALID,
+         ".insecure cannot be"},
 #else
-        {{.integrity = DT_COMM_TLS}, DT_ERROR_UNSUPPORTED, "TLS, which needs dtrain compiled with"},
+        {{.integrity = DT_COMM_TLS},
+         DT_ERROR_UNSUPPORTED,
+         "DT_COMM_TLS, which requires dtrain compiled"},
 #endif
 #ifndef DT_WITH_MPI
         {{.transport = DT_COMM_MPI},
          DT_ERROR_UNSUPPORTED,
-         "needs dtrain compiled with DT_WITH_MPI"},
+         "compile dtrain with mpicc and DT_WITH_MPI"},
 #endif
-        {{.allocator = {.free = dti_malloc_free}},
-         DT_ERROR_INVALID,
-         "has only one of alloc and free"},
+        {{.allocator = {.free = dti_malloc_free}}, DT_ERROR_INVALID, "only one of alloc and free"},
     };
     for (size_t i = 0; i < DTI_COUNT(wrong); i++) {
         dt_comm *comm;
@@ -1123,7 +1133,7 @@ TEST(comm_create_refuses_texts_without_an_end) {
     dt_comm *comm;
     memset(desc.job, 'x', sizeof desc.job);
     CHECK(dt_comm_create(&desc, &comm) == DT_ERROR_INVALID);
-    CHECK_CONTAINS(dt_comm_error(comm), "job has no end within its 64 bytes");
+    CHECK_CONTAINS(dt_comm_error(comm), ".job is not zero-terminated within its 64");
     dt_comm_destroy(comm);
 }
 
@@ -1139,7 +1149,7 @@ TEST(comm_defaults_are_filled_in) {
 TEST(comm_threads_refuse_a_wrong_number) {
     dt_comm *comms[2];
     CHECK(dt_comm_create_threads(NULL, 0, comms) == DT_ERROR_INVALID);
-    CHECK_CONTAINS(dt_comm_error(comms[0]), "size is 0, not in 1 .. 1024");
+    CHECK_CONTAINS(dt_comm_error(comms[0]), "size is 0; it must be from 1 to 1024");
     dt_comm_destroy(comms[0]);
     dt_comm_desc half = {.allocator = {.free = dti_malloc_free}};
     CHECK(dt_comm_create_threads(&half, 2, comms) == DT_ERROR_INVALID && !comms[1]);
@@ -1199,35 +1209,38 @@ typedef struct wrong_args {
 TEST(comm_begin_refuses_wrong_arguments_with_the_reason) {
     static const wrong_args wrong[] = {
         /* ranges */
-        {{.kind = (dt_comm_kind)11, .count = 1}, 0, 9, "kind 11 is not an operation"},
-        {{.kind = (dt_comm_kind)-1, .count = 1}, 0, 9, "kind -1"},
-        {{.kind = AR, .count = 1, .dtype = (dt_dtype)7}, 0, 9, "all-reduce: dtype 7"},
-        {{.kind = AR, .count = 1, .reduction = (dt_comm_reduction)5}, 0, 9, "reduction 5"},
-        {{.kind = AR, .count = 1, .algorithm = (dt_comm_algorithm)7}, 0, 9, "algorithm 7"},
-        {{.kind = BC, .count = 1, .root = 4}, 0, 9, "broadcast: root 4 is not in 0 .. 3"},
-        {{.kind = RE, .count = 1, .root = -1}, 0, 9, "reduce: root -1"},
-        {{.kind = DT_COMM_SEND, .count = 1, .root = 4}, 0, 9, "send: rank 4 is not in 0 .. 3"},
-        {{.kind = DT_COMM_SEND, .count = 1, .root = 1}, 0, 9, "send: rank 1 is this rank itself"},
-        {{.kind = DT_COMM_RECV, .count = 1, .root = 1}, 0, 9, "recv: rank 1 is this rank itself"},
+        {{.kind = (dt_comm_kind)11, .count = 1}, 0, 9, ".kind is 11; it must be"},
+        {{.kind = (dt_comm_kind)-1, .count = 1}, 0, 9, ".kind is -1"},
+        {{.kind = AR, .count = 1, .dtype = (dt_dtype)7}, 0, 9, "all-reduce: .dtype is 7"},
+        {{.kind = AR, .count = 1, .reduction = (dt_comm_reduction)5}, 0, 9, ".reduction is 5"},
+        {{.kind = AR, .count = 1, .algorithm = (dt_comm_algorithm)7}, 0, 9, ".algorithm is 7"},
+        {{.kind = BC, .count = 1, .root = 4}, 0, 9, "broadcast: root is 4; it must be from"},
+        {{.kind = RE, .count = 1, .root = -1}, 0, 9, "reduce: root is -1"},
+        {{.kind = DT_COMM_SEND, .count = 1, .root = 4}, 0, 9, "send: rank is 4; it must be from 0"},
+        {{.kind = DT_COMM_SEND, .count = 1, .root = 1}, 0, 9, "send: rank is 1, this rank itself"},
+        {{.kind = DT_COMM_RECV, .count = 1, .root = 1}, 0, 9, "recv: rank is 1, this rank itself"},
         /* sizes */
-        {{.kind = AR, .count = UINT64_MAX}, 0, 9, "count 18446744073709551615 of f32 at 4 ranks"},
+        {{.kind = AR, .count = UINT64_MAX}, 0, 9, ".count is 18446744073709551615 of f32"},
         {{.kind = AG, .count = (uint64_t)1 << 60}, 0, 9, "at most 576460752303423487"},
         /* buffers */
-        {{.kind = AR, .count = 5}, -1, 9, "all-reduce of 5 f32 (sum): in is NULL; rank 1 needs 20"},
+        {{.kind = AR, .count = 5},
+         -1,
+         9,
+         "all-reduce of 5 f32 (sum): .in is NULL; rank 1 needs 20"},
         {{.kind = AR, .count = 5}, 0, -1, "out is NULL"},
         {{.kind = AG, .count = 5}, 0, -1, "out is NULL; rank 1 needs 80"},
         {{.kind = A2A, .count = 5}, -1, 0, "in is NULL; rank 1 needs 80"},
-        {{.kind = BC, .count = 5}, 0, -1, "broadcast of 5 f32, root 0: out is NULL"},
+        {{.kind = BC, .count = 5}, 0, -1, "broadcast of 5 f32, root 0: .out is NULL"},
         {{.kind = BC, .count = 5, .root = 1}, -1, 0, "in is NULL"},
         {{.kind = SC, .count = 5, .root = 1}, -1, 0, "in is NULL; rank 1 needs 80"},
         {{.kind = GA, .count = 5, .root = 1}, 0, -1, "out is NULL; rank 1 needs 80"},
         {{.kind = RE, .count = 5, .root = 1}, 0, -1, "out is NULL; rank 1 needs 20"},
-        {{.kind = DT_COMM_SEND, .count = 5}, -1, 0, "send of 5 f32 to rank 0: in is NULL"},
-        {{.kind = DT_COMM_RECV, .count = 5}, 0, -1, "recv of 5 f32 from rank 0: out is NULL"},
+        {{.kind = DT_COMM_SEND, .count = 5}, -1, 0, "send of 5 f32 to rank 0: .in is NULL"},
+        {{.kind = DT_COMM_RECV, .count = 5}, 0, -1, "recv of 5 f32 from rank 0: .out is NULL"},
         /* overlaps */
-        {{.kind = AR, .count = 5}, 0, 4, "overlap, out being 16 bytes after in"},
-        {{.kind = AR, .count = 5}, 4, 0, "overlap, out being -16 bytes after in"},
-        {{.kind = AG, .count = 5}, 10, 0, "or at this rank's own place"},
+        {{.kind = AR, .count = 5}, 0, 4, "overlap, as .out is .in + 16 bytes"},
+        {{.kind = AR, .count = 5}, 4, 0, "overlap, as .out is .in + -16 bytes"},
+        {{.kind = AG, .count = 5}, 10, 0, "or this rank's own block"},
         {{.kind = AG, .count = 5}, 6, 0, "overlap"},
         {{.kind = GA, .count = 5, .root = 1}, 15, 0, "overlap"},
         {{.kind = RS, .count = 5}, 0, 10, "overlap"},
@@ -1236,21 +1249,24 @@ TEST(comm_begin_refuses_wrong_arguments_with_the_reason) {
         {{.kind = RE, .count = 5, .root = 1}, 0, 1, "overlap"},
         /* tree mode */
         {{.kind = RS, .count = 5, .tree = true}, 0, 50, "only reduce and all-reduce"},
-        {{.kind = AR, .count = 5, .dtype = DT_I32, .tree = true}, 0, 50, "which is for floats"},
+        {{.kind = AR, .count = 5, .dtype = DT_I32, .tree = true},
+         0,
+         50,
+         "integer sums need no order"},
         {{.kind = AR, .count = 5, .tree = true}, 0, 50, "call dt_comm_set_leaves first"},
         /* algorithms */
         {{.kind = AG, .count = 5, .algorithm = DT_COMM_ALGORITHM_HALVING},
          0,
          50,
-         "all-gather has no algorithm halving; it has direct, ring"},
+         "all-gather: .algorithm is halving; it must be direct, ring"},
         {{.kind = DT_COMM_BARRIER, .algorithm = DT_COMM_ALGORITHM_RING},
          0,
          50,
-         "barrier has no algorithm ring; it has doubling"},
+         "barrier: .algorithm is ring; it must be doubling"},
         {{.kind = DT_COMM_SEND, .count = 5, .algorithm = DT_COMM_ALGORITHM_DOUBLING},
          0,
          50,
-         "send has no algorithm doubling"},
+         "send: .algorithm is doubling"},
     };
     dt_comm *comms[4];
     REQUIRE(dt_comm_create_threads(NULL, 4, comms) == DT_OK);
@@ -1268,7 +1284,7 @@ TEST(comm_begin_refuses_wrong_arguments_with_the_reason) {
     float *top = (float *)(UINTPTR_MAX - 15);
     CHECK(dt_comm_all_reduce(comms[1], top, wrong_memory, 5, DT_F32, DT_COMM_SUM) ==
           DT_ERROR_INVALID);
-    CHECK_CONTAINS(dt_comm_error(comms[1]), "past the end of memory");
+    CHECK_CONTAINS(dt_comm_error(comms[1]), "past the end of the address space");
     CHECK(dt_comm_begin(comms[1], NULL, &work) == DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_comm_error(comms[1]), "op is NULL");
     CHECK(dt_comm_begin(comms[1], &(dt_comm_op){.kind = DT_COMM_BARRIER}, NULL) ==
@@ -1316,7 +1332,7 @@ TEST(comm_handles_end_once) {
     bool finished = false;
     CHECK(!dt_comm_test(comm, one, &finished) && finished && y[2] == 3);
     CHECK(dt_comm_test(comm, one, &finished) == DT_ERROR_INVALID && !finished);
-    CHECK_CONTAINS(dt_comm_error(comm), "a handle ends once");
+    CHECK_CONTAINS(dt_comm_error(comm), "a handle can be waited for once");
     CHECK(dt_comm_wait(comm, one, -1) == DT_ERROR_INVALID);
     CHECK(!dt_comm_wait(comm, three, 0) && !dt_comm_cancel(comm, two));
     CHECK(dt_comm_cancel(comm, two) == DT_ERROR_INVALID);

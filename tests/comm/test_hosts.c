@@ -286,7 +286,7 @@ static void on_hosts(proc *p) {
         layout_group(m, 0xff, 4);
     }
     bool noted = m->rank == 0 && (l->odd_one > 0 || l->dealt);
-    EXPECT(m, (strstr(p->log, "not hierarchical") != NULL) == noted);
+    EXPECT(m, (strstr(p->log, "hierarchical sums require") != NULL) == noted);
 }
 
 TEST(processes_on_several_hosts_get_the_bits_of_direct) {

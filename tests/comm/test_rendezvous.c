@@ -956,7 +956,7 @@ TEST(ranks_of_another_attempt_wait_for_their_own_rank_0) {
     meet_one(m, 1);
     CHECK(m->at[1].result == DT_ERROR_TIMEOUT);
     CHECK_CONTAINS(m->at[1].text, "attempt 1");
-    CHECK_CONTAINS(m->at[1].text, "has not left its address");
+    CHECK_CONTAINS(m->at[1].text, "has not written its address");
     fake_stop(pid);
     meet_free(m);
 }

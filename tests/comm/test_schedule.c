@@ -516,19 +516,19 @@ static void plan_refused(const dti_collective *c, const char *part) {
 TEST(a_forced_algorithm_that_does_not_exist_is_refused_with_the_list_of_valid_ones) {
     dti_collective c = plan_collective(DT_COMM_ALL_GATHER, 4, 10);
     c.op.algorithm = DT_COMM_ALGORITHM_HALVING;
-    plan_refused(&c, "all-gather has no algorithm halving; it has direct, ring");
+    plan_refused(&c, "all-gather: .algorithm is halving; it must be direct, ring");
     c.op.kind = DT_COMM_BARRIER;
-    plan_refused(&c, "it has doubling");
+    plan_refused(&c, "it must be doubling");
     c.op.algorithm = (dt_comm_algorithm)77;
-    plan_refused(&c, "it has doubling");
+    plan_refused(&c, "it must be doubling");
     c.op.kind = DT_COMM_REDUCE;
     c.op.algorithm = DT_COMM_ALGORITHM_HIERARCHICAL;
     c.local = 2;
-    plan_refused(&c, "reduce has no algorithm hierarchical; it has direct, doubling");
+    plan_refused(&c, "reduce: .algorithm is hierarchical; it must be direct, doubling");
     c.op.kind = DT_COMM_ALL_REDUCE;
     for (c.local = 0; c.local < 6; c.local++)
         if (c.local != 2)
-            plan_refused(&c, "hierarchical needs several hosts");
+            plan_refused(&c, "HIERARCHICAL requires several hosts");
 }
 
 TEST(tree_mode_refuses_operations_with_another_order) {
@@ -541,16 +541,16 @@ TEST(tree_mode_refuses_operations_with_another_order) {
     c.leaves = leaves;
     c.leaf_total = 6;
     c.op.algorithm = DT_COMM_ALGORITHM_RING;
-    plan_refused(&c, "direct");
+    plan_refused(&c, "DIRECT");
     c.op.algorithm = DT_COMM_ALGORITHM_HALVING;
-    plan_refused(&c, "halving needs a power of two");
+    plan_refused(&c, "HALVING requires that");
     c.op.algorithm = DT_COMM_ALGORITHM_HIERARCHICAL;
     c.local = 2;
     plan_refused(&c, "the same number of leaves on each rank");
     c.op.algorithm = DT_COMM_ALGORITHM_DEFAULT;
     c.op.dtype = DT_F16;
     c.op.in = c.op.out = x;
-    plan_refused(&c, "in cannot be out");
+    plan_refused(&c, ".in and .out must be different");
     c.op.kind = DT_COMM_GATHER;
     plan_refused(&c, "only all-reduce and reduce");
 }

@@ -678,7 +678,7 @@ TEST(simulated_network_that_is_down_for_a_moment_is_not_a_death) {
     sim_pass(n, SIM_SILENCE_NS);
     for (int r = 0; r < 3; r++)
         CHECK(sim_script.apps[r].result == DT_ERROR_PEER_LOST);
-    CHECK_CONTAINS(sim_script.apps[1].text, "rank 2 (sim:2) is lost: nothing was heard of it");
+    CHECK_CONTAINS(sim_script.apps[1].text, "rank 2 (sim:2) is lost: nothing was received from it");
     sim_end(n);
 }
 
