@@ -59,16 +59,17 @@ static dt_result dti_client_addresses(dti_client *c, const char *servers) {
         c->count += *p == ',';
     c->count++;
     if (c->count > DTI_SERVERS_MAX)
-        return dti_fail(c->base, DT_ERROR_INVALID, ".server.addresses names %u servers; at most %d",
-                        c->count, DTI_SERVERS_MAX);
+        return dti_fail(c->base, DT_ERROR_INVALID,
+                        ".server.addresses names %u servers; it must name at most %d", c->count,
+                        DTI_SERVERS_MAX);
     c->servers = dti_alloc_array(c->base, c->count, sizeof *c->servers);
     DTI_HAVE(c->servers);
     for (uint32_t i = 0; i < c->count; i++) {
         const size_t size = strcspn(at, ",");
         if (!size || size >= sizeof c->servers[i].address)
             return dti_fail(c->base, DT_ERROR_INVALID,
-                            ".server.addresses is '%s'; give \"host:port,host:port\", no address "
-                            "empty or too long",
+                            ".server.addresses is '%s'; it must be \"host:port,host:port\", no "
+                            "address empty or too long",
                             servers);
         memcpy(c->servers[i].address, at, size);
         at += size + (at[size] == ',');
@@ -80,8 +81,9 @@ static dt_result dti_client_open(dti_base *base, const char *servers, const dt_c
                                  int wait_ms, dti_client *c) {
     *c = (dti_client){.base = base, .calls = dti_message_server_calls_of()};
     if (!c->calls)
-        return dti_fail(base, DT_ERROR_UNSUPPORTED,
-                        "DT_TRAIN_SERVER: this dtrain was compiled without connections");
+        return dti_fail(
+            base, DT_ERROR_UNSUPPORTED,
+            ".mode is DT_TRAIN_SERVER, but this dtrain was compiled without connections");
     c->wait_ns = 1000000u * (uint64_t)(wait_ms ? wait_ms : DTI_CLIENT_WAIT_MS);
     DTI_TRY(dti_client_addresses(c, servers));
     const dti_message_server_desc d = {.by = by,
@@ -109,23 +111,23 @@ static dt_result dti_client_gone(dti_client *c, uint32_t to) {
     if (s->silent)
         return dti_fail(
             c->base, DT_ERROR_PEER_LOST,
-            "server %u at %s is connected and silent for %llu ms: it is stopped, or its program is "
-            "not in dt_server_run; give a longer .server.wait_ms if that is meant",
+            "server %u at %s is connected, but has not answered for %llu ms: it is stopped, or its "
+            "program is not in dt_server_run; raise .server.wait_ms if that is intended",
             to, s->address, (unsigned long long)(c->wait_ns / 1000000u));
     if (s->full)
         return dti_fail(c->base, DT_ERROR_REFUSED,
-                        "server %u at %s has had its %llu workers for %llu ms: raise its "
+                        "server %u at %s has had all of its %llu workers for %llu ms; raise its "
                         ".max_workers, or end a worker",
                         to, s->address, (unsigned long long)s->full,
                         (unsigned long long)(c->wait_ns / 1000000u));
     return dti_fail(c->base, DT_ERROR_PEER_LOST,
-                    "server %u at %s is gone for %llu ms: %s; restart it from a checkpoint, and "
-                    "the workers too",
+                    "server %u at %s has not been reachable for %llu ms: %s; restart it from a "
+                    "checkpoint, and the workers too",
                     to, s->address, (unsigned long long)(c->wait_ns / 1000000u), s->why);
 }
 
 static void dti_client_hang_up(dti_client *c, uint32_t to) {
-    c->calls->close(c->message_server, to, "it is silent, or is full");
+    c->calls->close(c->message_server, to, "it does not answer, or has all of its workers");
     c->servers[to].open = c->servers[to].greeted = false;
 }
 
@@ -255,14 +257,14 @@ static dt_result dti_client_welcome(dti_client *c, uint32_t to) {
     memcpy(&w, c->small, sizeof w);
     if (w.servers != c->count)
         return dti_fail(c->base, DT_ERROR_INVALID,
-                        "server %u at %s is one of %u, and .server.addresses names %u", to,
+                        "server %u at %s is one of %u servers, but .server.addresses names %u", to,
                         s->address, w.servers, c->count);
     if (s->welcome.batch_slices &&
         (s->welcome.elements != w.elements || s->welcome.begin != w.begin ||
          s->welcome.end != w.end || s->welcome.batch_slices != w.batch_slices ||
          s->welcome.push_bytes != w.push_bytes))
         return dti_fail(c->base, DT_ERROR_INVALID,
-                        "server %u at %s has come back with another model or other settings", to,
+                        "server %u at %s was restarted with another model or other settings", to,
                         s->address);
     s->welcome = w;
     s->greeted = s->open; /* its end may have come with the answer */
@@ -309,7 +311,8 @@ static dt_result dti_client_same_generation(dti_client *c, uint32_t to, uint32_t
         c->servers[to].welcome.generation == c->generation)
         return DT_OK;
     c->apart = true;
-    return dti_fail(c->base, DT_ERROR_PEER_LOST, "server %u at %s must agree with the others", to,
+    return dti_fail(c->base, DT_ERROR_PEER_LOST,
+                    "server %u at %s must first agree on a step with the others", to,
                     c->servers[to].address);
 }
 

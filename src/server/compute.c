@@ -154,9 +154,10 @@ static dt_result dti_shares_compute(dti_parallel *par, dti_shares *s, const dti_
                                     dti_parallel_result *out) {
     *out = (dti_parallel_result){0};
     if (!dti_shares_runs(s, batch_slice, batch->rows))
-        return dti_fail(par->base, DT_ERROR_CORRUPT,
-                        "a work item for batch slice %u, which has no rows in a batch of %u",
-                        batch_slice, batch->rows);
+        return dti_fail(
+            par->base, DT_ERROR_CORRUPT,
+            "received a work item for batch slice %u, which has no rows in a batch of %u",
+            batch_slice, batch->rows);
     dti_parallel_prepare(par, batch, step);
     dt_result result = dti_shares_weigh_all(par, s, batch_slice);
     const bool computes = !result && !dti_parallel_leaves_out(par, out);

@@ -11,17 +11,17 @@ static dt_result dti_server_check(const dt_graph *graph, const dt_server_desc *d
         return dti_fail(base, DT_ERROR_UNSUPPORTED,
                         ".trainer.devices is \"%s\"; a server computes on \"cpu\"", t->devices);
     if (d->staleness < 0 || d->staleness > 62 || d->max_workers < 0 || d->reassign_ms < -1)
-        return dti_fail(
-            base, DT_ERROR_INVALID,
-            ".staleness is %d, .max_workers %d, .reassign_ms %d; from 0 to 62, from 0, from -1",
-            d->staleness, d->max_workers, d->reassign_ms);
+        return dti_fail(base, DT_ERROR_INVALID,
+                        ".staleness is %d, .max_workers %d and .reassign_ms %d; they must be from "
+                        "0 to 62, at least 0 and at least -1",
+                        d->staleness, d->max_workers, d->reassign_ms);
     if (d->max_workers > 65535)
-        return dti_fail(base, DT_ERROR_INVALID, ".max_workers is %d; at most 65535",
+        return dti_fail(base, DT_ERROR_INVALID, ".max_workers is %d; it must be at most 65535",
                         d->max_workers);
     if (d->servers < 0 || d->servers > DTI_SERVERS_MAX || d->index < 0 ||
         d->index >= DTI_MAX(d->servers, 1))
         return dti_fail(base, DT_ERROR_INVALID,
-                        ".index is %d and .servers %d; 0 <= index < servers, at most %d servers",
+                        ".index is %d and .servers is %d; it must be 0 <= .index < .servers <= %d",
                         d->index, d->servers, DTI_SERVERS_MAX);
     return DT_OK;
 }
@@ -42,10 +42,10 @@ static dt_result dti_server_trainer_make(dt_server *s, dt_graph *graph, const dt
     s->trainer->keep_from = d->servers > 1 ? &s->safe : NULL;
     s->limit = limit > 0.0 ? (float)limit : 0.0f;
     if (desc.parallel.batch_slices > DTI_OPERANDS_MAX)
-        return dti_fail(
-            s->base, DT_ERROR_INVALID,
-            "a server adds up at most %d batch slices; .trainer.parallel.batch_slices is %d",
-            DTI_OPERANDS_MAX, desc.parallel.batch_slices);
+        return dti_fail(s->base, DT_ERROR_INVALID,
+                        "at most %d batch slices are possible on a server, but "
+                        ".trainer.parallel.batch_slices is %d",
+                        DTI_OPERANDS_MAX, desc.parallel.batch_slices);
     s->settings = dti_text_open(s->base);
     dt_optim_desc *told = &s->trainer->optim; /* as workers have it */
     told->clip_norm = limit > 0.0 ? limit : told->clip_norm;
@@ -197,7 +197,8 @@ DTI_PUBLIC(dt_server_run, (dt_server * s, int timeout_ms), s, DTI_OF(dt_server),
     DTI_TRY(dti_trainer_goes_on(s->trainer));
     if (timeout_ms < -1)
         return dti_fail(s->base, DT_ERROR_INVALID,
-                        "dt_server_run: timeout_ms is %d; -1 waits without a limit", timeout_ms);
+                        "dt_server_run: timeout_ms is %d; it must be at least -1 (-1 = no limit)",
+                        timeout_ms);
     const uint64_t end = dti_now_ns() + 1000000u * (uint64_t)DTI_MAX(timeout_ms, 0);
     uint64_t now = 0;
     s->result = dti_server_position(s);

@@ -109,7 +109,8 @@ static bool dti_server_go_back(dt_server *s, uint64_t step) {
         result = dti_state_load(t, path);
     if (result) {
         s->unread = step;
-        dti_log(s->base, DT_LOG_WARNING, "step %llu, which all servers have, cannot be read: %s",
+        dti_log(s->base, DT_LOG_WARNING,
+                "the checkpoint of step %llu, which all servers have, cannot be read: %s",
                 (unsigned long long)step, s->base->error);
     }
     return !result;

@@ -202,8 +202,8 @@ static void dti_server_ask(dt_server *s, uint32_t who, const dti_message *m, con
     memcpy(&ask, body, sizeof ask);
     if (ask.mark != dti_worker_mark(s->trainer)) {
         dti_server_error(s, who, DT_ERROR_INVALID,
-                         "coefficients of losses or values of shared inputs differ from the "
-                         "server's trainer's: set the same on both");
+                         "coefficients of losses or values of shared inputs differ from those of "
+                         "the server's trainer; set the same on both");
         return;
     }
     if (ask.safe <= s->saved)
@@ -320,7 +320,7 @@ static dt_result dti_server_resolve(dt_server *s, float clip) {
 static void dti_server_show_out(dt_server *s, uint32_t who) {
     if (dti_now_ns() - s->seats[who].since < DTI_SERVER_SURPLUS_NS)
         return;
-    s->calls->close(s->message_server, who, "all places are taken");
+    s->calls->close(s->message_server, who, "the server has all of its workers (.max_workers)");
     dti_server_leave(s, who);
 }
 

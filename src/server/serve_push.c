@@ -79,7 +79,7 @@ static bool dti_server_knows(dt_server *s, uint32_t who, const dti_message *m, u
     s->info.rejected++;
     dti_server_error(s, who, DT_ERROR_INVALID,
                      "a push for batch %llu was computed with version %llu; with .staleness = %u "
-                     "at least %llu: ask for a work item, and pull, before each",
+                     "it must be at least %llu; ask for a work item and pull before each push",
                      (unsigned long long)m->number, (unsigned long long)version,
                      s->tickets.window - 1, (unsigned long long)oldest);
     return false;
@@ -98,7 +98,7 @@ static void dti_server_push(dt_server *s, uint32_t who, const dti_message *m, co
     if (body)
         dti_server_put(s, who, m, body);
     if (m->bytes != s->shape.bytes) {
-        dti_server_error(s, who, DT_ERROR_INVALID, "a push has %llu bytes; here %llu",
+        dti_server_error(s, who, DT_ERROR_INVALID, "a push has %llu bytes; it must have %llu",
                          (unsigned long long)m->bytes, (unsigned long long)s->shape.bytes);
         return;
     }
@@ -152,13 +152,14 @@ static bool dti_server_follow(dt_server *s, uint32_t who, const dti_resolved *to
         const float clip = age < 64 ? told->clips[age] : DTI_CLIP_UNKNOWN;
         const bool known = clip >= 0.0f && clip <= 1.0f;
         if (!known && clip != DTI_CLIP_UNKNOWN) {
-            dti_server_error(s, who, DT_ERROR_CORRUPT, "a malformed message about clipping");
+            dti_server_error(s, who, DT_ERROR_CORRUPT,
+                             "received a malformed message about clipping");
             return false;
         }
         if (age >= 64 || (!skipped && !(known && dti_tickets_complete(&s->tickets)))) {
             dti_server_error(s, who, DT_ERROR_INVALID,
-                             "it is at batch %llu, and server 0 at %llu: restart all servers from "
-                             "checkpoints of one step",
+                             "this server is at batch %llu, but server 0 at %llu; restart all "
+                             "servers from checkpoints of one step",
                              (unsigned long long)serial, (unsigned long long)told->version + 1);
             return false;
         }
@@ -166,10 +167,11 @@ static bool dti_server_follow(dt_server *s, uint32_t who, const dti_resolved *to
         s->result = dti_server_resolve(s, skipped ? 1.0f : clip);
         if (!skipped && s->info.skipped != before) {
             dti_server_leave_generation(s, who); /* whose worker hears the error */
-            s->result = dti_fail(s->base, DT_ERROR_INVALID,
-                                 "batch %llu: the update is not finite here, and the other servers "
-                                 "have made it: all go back to a step before it",
-                                 (unsigned long long)serial);
+            s->result =
+                dti_fail(s->base, DT_ERROR_INVALID,
+                         "batch %llu: the update is not finite on this server, but the other "
+                         "servers have made it; all servers go back to an earlier step",
+                         (unsigned long long)serial);
         }
     }
     if (s->result)
@@ -208,8 +210,8 @@ static void dti_server_squares_for(dt_server *s, uint32_t who, const dti_message
     }
     if (m->number > s->tickets.base || !dti_tickets_complete(&s->tickets)) {
         dti_server_error(s, who, DT_ERROR_INVALID,
-                         "it lacks pushes of batch %llu, which server 0 has: restart all servers "
-                         "from checkpoints of one step",
+                         "this server lacks pushes of batch %llu that server 0 has; restart all "
+                         "servers from checkpoints of one step",
                          (unsigned long long)m->number);
         return;
     }
@@ -309,7 +311,7 @@ static void dti_server_opened(void *user, uint32_t who, const uint8_t instance[1
         if (memcmp(seat->instance, instance, sizeof seat->instance) != 0)
             continue;
         if (seat->open)
-            s->calls->close(s->message_server, i, "its worker is back");
+            s->calls->close(s->message_server, i, "its worker has connected again");
         dti_server_leave(s, i);
         fresh.given = seat->given ? seat->given : fresh.given;
         fresh.given_batch_slice = seat->given ? seat->given_batch_slice : fresh.given_batch_slice;
@@ -324,7 +326,7 @@ static void dti_server_opened(void *user, uint32_t who, const uint8_t instance[1
 static void dti_server_closed(void *user, uint32_t who, bool was_open, bool refused,
                               const char *why) {
     dt_server *s = user;
-    dti_log(s->base, DT_LOG_INFO, "a worker has gone: %s", why);
+    dti_log(s->base, DT_LOG_INFO, "a worker has left: %s", why);
     dti_server_leave(s, who);
     dti_server_go_on(s);
 }

@@ -56,7 +56,8 @@ static dt_result dti_worker_compare(dt_trainer *t, uint32_t to) {
     const uint64_t bytes = c->servers[to].welcome.settings_bytes;
     const dti_message m = {.kind = DTI_SAY_SETTINGS};
     if (bytes > DTI_SETTINGS_MAX)
-        return dti_fail(t->base, DT_ERROR_CORRUPT, "server %u: settings of %llu bytes", to,
+        return dti_fail(t->base, DT_ERROR_CORRUPT,
+                        "server %u sent settings of %llu bytes, which is too long", to,
                         (unsigned long long)bytes);
     dti_text mine = dti_text_open(t->base);
     char *theirs = dti_alloc(t->base, (size_t)bytes + 1);
@@ -95,8 +96,8 @@ static dt_result dti_worker_batch_slices(dt_trainer *t) {
     if (batch_slices > (uint32_t)t->desc.batch ||
         (t->desc.parallel.batch_slices && t->desc.parallel.batch_slices != (int)batch_slices))
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "the servers have %u batch slices; here .batch is %d and "
-                        ".parallel.batch_slices %d; leave .parallel.batch_slices at 0",
+                        "the servers have %u batch slices, but here .batch is %d and "
+                        ".parallel.batch_slices is %d; leave .parallel.batch_slices 0",
                         batch_slices, t->desc.batch, t->desc.parallel.batch_slices);
     t->desc.parallel.batch_slices = (int)batch_slices;
     return DT_OK;
@@ -145,8 +146,8 @@ static dt_result dti_worker_build(dt_trainer *t) {
         w->wire_bytes = DTI_MAX(w->wire_bytes, DTI_MAX(shape.bytes, values));
         if (said->elements != t->par.elements || said->push_bytes != shape.bytes)
             return dti_fail(t->base, DT_ERROR_INVALID,
-                            "server %u at %s has another model: %llu elements, %llu bytes a push; "
-                            "here %llu and %llu",
+                            "server %u at %s has another model: %llu elements and %llu bytes a "
+                            "push, but here %llu and %llu",
                             i, c->servers[i].address, (unsigned long long)said->elements,
                             (unsigned long long)said->push_bytes,
                             (unsigned long long)t->par.elements, (unsigned long long)shape.bytes);
@@ -420,7 +421,8 @@ static dt_result dti_worker_fault(dt_trainer *t) {
 
 /* Nothing was computed: no target counts, and such steps are left out. */
 static dt_result dti_worker_leave_out(dt_trainer *t, dt_train_report *r, bool *used) {
-    const dt_result result = dti_worker_skip(t, "no loss has a target that counts (.skip_empty)");
+    const dt_result result =
+        dti_worker_skip(t, "all targets of the batch are ignored (.skip_empty)");
     *used = !result;
     r->steps += !result;
     r->empty += !result;

@@ -83,7 +83,7 @@ static void dti_agree_say_steps(const dti_served *w, uint32_t server, char text[
 static dt_result dti_agree_apart(dti_served *w, uint64_t attempt) {
     dti_client *c = &w->client;
     char text[DTI_SAY_TEXT + 1] =
-        "the servers have no step in common: restart all of them from checkpoints of one step";
+        "the servers have no step in common; restart all of them from checkpoints of one step";
     uint32_t least = 0;
     for (uint32_t i = 1; i < c->count; i++) {
         const dti_served_server *s = &w->servers[i], *first = &w->servers[least];
@@ -167,7 +167,7 @@ static dt_result dti_agree_look(dti_served *w, bool *done) {
     if (!result && !*done && now - w->apart >= c->wait_ns)
         result = dti_fail(c->base, DT_ERROR_PEER_LOST,
                           "the servers have not agreed on a step for %llu ms: they end repeatedly, "
-                          "or another worker is slow; give a longer .server.wait_ms",
+                          "or another worker is slow; raise .server.wait_ms",
                           (unsigned long long)(c->wait_ns / 1000000u));
     return result;
 }

@@ -142,7 +142,7 @@ TEST(server_refuses_a_worker_too_many_with_the_limit) {
     r.wait_ms = 1000;
     CHECK(!serve_join(&r, &first.m, &first.t) && !serve_join(&r, &second.m, &second.t));
     CHECK(serve_join(&r, &m, &t) == DT_ERROR_REFUSED);
-    CHECK_TEXT(strstr(dt_ctx_error(m.ctx), "has had its 2 workers") &&
+    CHECK_TEXT(strstr(dt_ctx_error(m.ctx), "has had all of its 2 workers") &&
                    strstr(dt_ctx_error(m.ctx), "max_workers"),
                "%s", dt_ctx_error(m.ctx));
     dt_ctx_destroy(m.ctx);
@@ -454,8 +454,8 @@ TEST(servers_undo_an_update_that_is_not_finite_on_one_and_workers_continue) {
     for (int i = 0; i < 8 && !result; i++)
         result = dt_trainer_step(t, NULL);
     CHECK(result == DT_ERROR_INVALID);
-    CHECK_CONTAINS(dt_ctx_error(m.ctx), "the update is not finite here");
-    serve_ended(&runs[1], DT_ERROR_INVALID, "not finite here");
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), "the update is not finite on this server");
+    serve_ended(&runs[1], DT_ERROR_INVALID, "not finite on this server");
     huge_data(0.01f);
     serve_start(&runs[1]);
     result = DT_OK;
