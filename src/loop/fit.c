@@ -131,8 +131,8 @@ static dt_result dti_fit_skipped(dti_fit *f, dt_result result) {
     if (++f->in_a_row < most)
         return DT_OK;
     return dti_fail(f->t->base, result,
-                    "fit: %llu steps in a row were skipped (.max_skips is %llu); lower the rate, "
-                    "or look at the data: %s",
+                    "fit: %llu steps in a row were skipped (.max_skips is %llu); lower the "
+                    "learning rate, or check the data: %s",
                     (unsigned long long)f->in_a_row, (unsigned long long)most, f->t->base->error);
 }
 
@@ -144,11 +144,10 @@ static dt_result dti_fit_empty(dti_fit *f, const dt_train_report *r) {
     if (f->d->epochs || !t->desc.skip_empty || dti_parallel_is_local(&t->par) ||
         f->empty <= f->s.epoch_steps)
         return DT_OK;
-    return dti_fail(
-        t->base, DT_ERROR_INVALID,
-        "fit: .skip_empty left out every step of an epoch, since no target counts, so .steps = "
-        "%llu is never reached; check the targets, or give .epochs",
-        (unsigned long long)f->d->steps);
+    return dti_fail(t->base, DT_ERROR_INVALID,
+                    "fit: .skip_empty skipped every step of an epoch, as all targets are ignored, "
+                    "so .steps = %llu is never reached; check the targets, or give .epochs",
+                    (unsigned long long)f->d->steps);
 }
 
 /* What other ranks do not hear of before the end of a round of local steps, where they would wait
@@ -270,7 +269,7 @@ static dt_result dti_fit_loop(dti_fit *f) {
     dti_fit_whether_done(f);
     if (!result && f->s.stop && f->s.stop != DT_FIT_STOP_CALLBACK && f->s.event == DT_FIT_BEGIN)
         dti_log(f->t->base, DT_LOG_INFO,
-                "dt_trainer_fit: %llu of %llu steps are already made%s; nothing to do",
+                "dt_trainer_fit: %llu of %llu steps are done already%s; nothing to do",
                 (unsigned long long)f->s.step, (unsigned long long)f->s.steps,
                 f->s.stop == DT_FIT_STOP_EARLY ? ", and .watch.patience is over" : "");
     while (!result && f->s.stop == DT_FIT_STOP_NONE)
@@ -287,15 +286,14 @@ static dt_result dti_fit_resume(dti_fit *f) {
         DTI_TRY(dt_trainer_resume(t, &found));
     dti_fit_take_watched(f);
     if ((found || f->resumed) && (f->d->watch.patience || f->d->watch.restore_best) &&
-        (!f->s.best_step || (f->best.values && !f->have_best)))
-        dti_log(t->base, DT_LOG_INFO, "fit: goes on after step %llu; no %s, so %s",
+        (!f->s.best_step || (f->best && !f->have_best)))
+        dti_log(t->base, DT_LOG_INFO, "fit: continues after step %llu; no %s, so %s",
                 (unsigned long long)t->par.replicas[0].store->steps,
-                f->s.best_step
-                    ? "weights of the best value were read (the checkpoint has none, or was "
-                      "read by dt_trainer_resume or _load, which have no room for them)"
-                    : "best value of .watch was read",
-                f->s.best_step ? "they are restored only if a better one comes"
-                               : ".watch starts again");
+                f->s.best_step ? "weights of the best value were read (the checkpoint lacks them, "
+                                 "or dt_trainer_resume or _load read it, which ignore them)"
+                               : "best value of .watch was read",
+                f->s.best_step ? "they are restored only if a better value follows"
+                               : ".watch starts from the beginning");
     return DT_OK;
 }
 

@@ -83,10 +83,10 @@ static dt_result dti_fit_check_own(dt_trainer *t, const dt_fit_desc *d) {
                         "fit: .validation_steps and .validation_epochs are both set; give one");
     if (dti_dataset_endless(&t->desc.data) &&
         (!d->steps || d->epochs || (d->validation && !d->validation_steps)))
-        return dti_fail(t->base, DT_ERROR_INVALID,
-                        "fit: an epoch of a stream has no end: give .steps, not .epochs, and "
-                        ".validation_steps with .validation; or .data.rows, the samples of an "
-                        "epoch");
+        return dti_fail(
+            t->base, DT_ERROR_INVALID,
+            "fit: .data.rows is 0, so an epoch of the stream has no end; give .data.rows, or "
+            ".steps (and .validation_steps with .validation) without .epochs");
     const dt_result result = dti_fit_check_watch(t, &d->watch);
     return result || !d->validation ? result : dti_fit_check_validation(t, d);
 }

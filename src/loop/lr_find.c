@@ -33,8 +33,8 @@ static dt_result dti_lr_check_file(const dti_lr_find *f) {
         return DT_OK; /* a path that cannot be written is an error of saving */
     dti_stream_close(stream);
     return size ? dti_fail(f->t->base, DT_ERROR_INVALID,
-                           "dt_lr_find: '%s' exists, and would be replaced and then removed: move "
-                           "it, or name another .file",
+                           "dt_lr_find: .file is '%s', which exists, and would be replaced and "
+                           "then removed; move it, or name another .file",
                            f->d.file)
                 : DT_OK;
 }
@@ -43,22 +43,26 @@ static dt_result dti_lr_check(const dti_lr_find *f) {
     const dt_lr_find_desc *d = &f->d;
     dti_base *base = f->t->base;
     if (!(d->min > 0.0 && d->min < d->max) || !dti_fits_f32(d->max))
-        return dti_fail(base, DT_ERROR_INVALID,
-                        "dt_lr_find: .min is %g, .max %g; both f32, and 0 < min < max", d->min,
-                        d->max);
+        return dti_fail(
+            base, DT_ERROR_INVALID,
+            "dt_lr_find: .min is %g and .max is %g; it must be 0 < .min < .max, both finite as f32",
+            d->min, d->max);
     if (d->steps < 5 || d->steps > 1000000)
-        return dti_fail(base, DT_ERROR_INVALID, "dt_lr_find: %d steps; 5 to 1000000", d->steps);
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "dt_lr_find: .steps is %d; it must be from 5 to 1000000", d->steps);
     if (!(d->smoothing >= 0.0 && d->smoothing < 1.0))
-        return dti_fail(base, DT_ERROR_INVALID, "dt_lr_find: .smoothing %g is not in [0, 1)",
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "dt_lr_find: .smoothing is %g; it must be at least 0 and below 1",
                         d->smoothing);
     if (dti_parallel_is_local(&f->t->par))
         return dti_fail(base, DT_ERROR_UNSUPPORTED,
-                        "dt_lr_find: the trainer has .mode DT_TRAIN_LOCAL, where a rate shows only "
-                        "at rounds' ends; use a trainer of DT_TRAIN_SYNCHRONOUS");
+                        "dt_lr_find: .mode is DT_TRAIN_LOCAL, where only the end of a round shows "
+                        "what a rate does; use a trainer with DT_TRAIN_SYNCHRONOUS");
     const dt_stream_desc *stream = f->t->desc.data.stream;
     if (stream && !stream->seek)
         return dti_fail(base, DT_ERROR_INVALID,
-                        "dt_lr_find: it goes back afterwards, and .data.stream has no .seek");
+                        "dt_lr_find: .data.stream has no .seek, which the return to the state "
+                        "before the test requires");
     const dt_result result = dti_worker_has_no(f->t, "rates to try");
     return result ? result : dti_lr_check_file(f);
 }
@@ -118,7 +122,7 @@ static double dti_lr_suggestion(const dt_lr_curve *c) {
 /* The file stays: it is all that has the state. */
 static dt_result dti_lr_not_back(dti_lr_find *f, dt_result result) {
     return dti_fail(f->t->base, result,
-                    "%s; the state of before the test is in '%s': dt_trainer_load brings it back",
+                    "%s; the state before the test is in '%s'; call dt_trainer_load with it",
                     f->t->base->error, f->d.file);
 }
 

@@ -46,16 +46,16 @@ static dt_metric_desc dti_metric_resolved(const dt_metric_desc *given) {
 
 static const char *dti_metric_wrong(const dt_metric_desc *d) {
     if (d->kind < DT_METRIC_DEFAULT || d->kind > DT_METRIC_REGRESSION)
-        return "the kind is unknown";
+        return ".kind must be a dt_metric_kind";
     if (d->kind == DT_METRIC_CLASSES && d->classes < 2)
-        return "a metric of classes needs at least 2 .classes";
+        return ".classes must be at least 2";
     if (d->kind == DT_METRIC_CLASSES && (d->top_k < 1 || d->top_k > d->classes))
-        return "top_k is not in 1 to .classes";
+        return ".top_k must be from 1 to .classes";
     if (d->kind == DT_METRIC_CLASSES && d->classes > DTI_METRIC_CLASSES_MAX && !d->no_confusion)
-        return "the confusion matrix of more than 4096 classes is too large: give .no_confusion";
+        return "the confusion matrix is too large for more than 4096 .classes; set .no_confusion";
     if (d->bins < 0 || d->bins > 1 << 24)
-        return "bins is not in 0 to 2^24";
-    return d->peak > 0.0 && isfinite(d->peak) ? NULL : "peak is not above 0 and finite";
+        return ".bins must be from 0 to 2^24";
+    return d->peak > 0.0 && isfinite(d->peak) ? NULL : ".peak must be above 0 and finite";
 }
 
 static size_t dti_metric_count(const dt_metric_desc *d) {
@@ -106,8 +106,8 @@ static dt_result dti_metric_check_scores(const dt_metric *m, const float *y, siz
     for (int c = 0; c < columns; c++) {
         if (isnan(y[row * (size_t)columns + (size_t)c]))
             return dti_fail(m->base, DT_ERROR_INVALID,
-                            "dt_metric_add: row %zu, column %d: the score is NaN, which has no "
-                            "order; leave the row out, or look at what the model computes",
+                            "dt_metric_add: row %zu, column %d: the score is NaN, which cannot be "
+                            "ordered; leave the row out, or check the model's output",
                             row, c);
     }
     return DT_OK;
@@ -127,9 +127,9 @@ static dt_result dti_metric_check_row(const dt_metric *m, const float *y, const 
     }
     const double target = (double)((const float *)t)[i];
     if (!(target == 0.0 || target == 1.0))
-        return dti_metric_row(m, i, "a target that is not 0 or 1:", target);
+        return dti_metric_row(m, i, "the target must be 0 or 1, not", target);
     if (d->bins && (y[i] < 0.0f || y[i] > 1.0f))
-        return dti_metric_row(m, i, "a score outside of [0, 1]:", y[i]);
+        return dti_metric_row(m, i, "the score must be from 0 to 1, not", y[i]);
     return dti_metric_check_scores(m, y, i, 1);
 }
 
@@ -297,9 +297,9 @@ DTI_PUBLIC(dt_metric_reduce, (dt_metric * m, dt_comm *comm), m, DTI_OF(dt_metric
     size_t count;
     double *sums = dt_metric_sums(m, &count);
     if (!sums)
-        return dti_fail(m->base, DT_ERROR_INVALID,
-                        "dt_metric_reduce: an exact metric has no sums that add up over ranks; "
-                        "give .bins");
+        return dti_fail(
+            m->base, DT_ERROR_INVALID,
+            "dt_metric_reduce: a metric without .bins cannot be summed over ranks; set .bins");
     return dt_comm_all_reduce(comm, sums, sums, count, DT_F64, DT_COMM_SUM);
 }
 
@@ -439,8 +439,9 @@ static bool dti_metric_has(const dt_metric *m, dt_measure measure) {
 }
 
 static dt_result dti_metric_lacks(const dt_metric *m, dt_measure measure) {
-    return dti_fail(m->base, DT_ERROR_INVALID, "dt_metric_get: measure %d is not of this metric%s",
-                    (int)measure, m->desc.no_confusion ? ", which keeps no confusion matrix" : "");
+    return dti_fail(m->base, DT_ERROR_INVALID,
+                    "dt_metric_get: this metric does not have measure %d%s", (int)measure,
+                    m->desc.no_confusion ? ", as it keeps no confusion matrix" : "");
 }
 
 static double dti_metric_of_classes(const dt_metric *m, dt_measure measure) {

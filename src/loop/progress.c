@@ -118,7 +118,7 @@ static void dti_progress_stay(dti_progress_line *line, const dt_progress *p,
 }
 
 static const char *dti_progress_why(const dt_fit_state *s) {
-    static const char *const why[] = {"", "", "nothing gets better", "asked to stop", "failed"};
+    static const char *const why[] = {"", "", "no improvement", "asked to stop", "failed"};
     return (size_t)s->stop < DTI_COUNT(why) ? why[s->stop] : "";
 }
 

@@ -230,7 +230,7 @@ TEST(a_metric_refuses_wrong_samples_with_their_row_and_adds_none_of_them) {
     CHECK(strstr(dt_ctx_error(g.ctx), "row 1: the weight is -1"));
     CHECK(dt_metric_get(m, DT_MEASURE_WEIGHT, &value) == DT_OK && value == 0);
     CHECK(dt_metric_add(s, score, is, NULL, 2) == DT_ERROR_INVALID);
-    CHECK(strstr(dt_ctx_error(g.ctx), "row 1: a score outside of [0, 1]: 1.5"));
+    CHECK(strstr(dt_ctx_error(g.ctx), "row 1: the score must be from 0 to 1, not 1.5"));
     CHECK(dt_metric_add(s, score, is, NULL, 1) == DT_OK);
     CHECK(dt_metric_get(s, DT_MEASURE_AUROC, &value) == DT_ERROR_INVALID && value == 0);
     CHECK(dt_metric_get(s, DT_MEASURE_MAE, &value) == DT_ERROR_INVALID);

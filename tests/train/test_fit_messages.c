@@ -204,9 +204,9 @@ TEST(faults_that_would_end_a_fit_after_an_epoch_are_refused_before_the_first_ste
 TEST(a_fit_that_has_nothing_to_do_reports_the_number_of_steps_made) {
     char folder[] = "/tmp/dtrain-told-XXXXXX", command[64];
     static const char *const texts[] = {
-        NULL, "dt_trainer_fit: 10 of 10 steps are already made; nothing to do",
-        "dt_trainer_fit: 10 of 5 steps are already made; nothing to do",
-        "dt_trainer_fit: 10 of 7 steps are already made; nothing to do"};
+        NULL, "dt_trainer_fit: 10 of 10 steps are done already; nothing to do",
+        "dt_trainer_fit: 10 of 5 steps are done already; nothing to do",
+        "dt_trainer_fit: 10 of 7 steps are done already; nothing to do"};
     CHECK(mkdtemp(folder) != NULL);
     for (int start = 0; start < 4; start++) {
         told_job j;
