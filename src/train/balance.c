@@ -64,7 +64,8 @@ static dt_result dti_balance_apply(dt_trainer *t, const uint32_t *bounds) {
     DTI_TRY(dti_trainer_build(t, n));
     DTI_TRY(dti_agree_result(&t->par,
                              dti_statistics_load(&t->par.statistics, t->par.replicas[0].store)));
-    dti_log(t->base, DT_LOG_INFO, "balance: the first replica here takes %d samples of %d now",
+    dti_log(t->base, DT_LOG_INFO,
+            "balance: the first replica of this process now computes %d of %d samples",
             (int)(t->bounds[t->par.job.first + 1] - t->bounds[t->par.job.first]),
             (int)t->par.desc.batch);
     return dti_agree_result(&t->par, dti_trainer_seek(t));

@@ -87,7 +87,7 @@ DTI_PUBLIC(dt_trainer_checkpoint, (dt_trainer * t), t, DTI_OF(dt_trainer) | DTI_
     DTI_TRY(dti_sharing_is_first(t, "saved"));
     if (!t->desc.checkpoint.folder)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        ".checkpoint.folder is not set, and names where checkpoints go");
+                        ".checkpoint.folder is not set; set it to the folder for checkpoints");
     DTI_TRY(dti_check_forked(t->base));
     DTI_TRY(dti_checkpoint_settle(t));
     dt_result result = dti_trainer_lock(t);

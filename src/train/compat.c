@@ -95,14 +95,18 @@ static dti_feature_text dti_feature_print(const dt_trainer_desc *d, uint64_t fea
     const dti_field_at at = dti_fields_find(&dti_trainer_fields, offset);
     const char *name = dti_nth(dti_feature_names, (size_t)i);
     const uint32_t type = at.row->type;
+    const double x = dti_field_number(type, (const char *)d + offset);
     const bool number = type <= DTI_FIELD_ENUM || type == DTI_FIELD_F64;
-    if (*name && type != DTI_FIELD_ENUM)
+    if (*name && type != DTI_FIELD_ENUM) {
         snprintf(p.text, sizeof p.text, "%s", name);
-    else if (*name || !value || !number)
+        return p;
+    }
+    if (value && type == DTI_FIELD_ENUM)
+        name = dti_field_enumerator(&dti_trainer_fields.ranges[at.row->range], x);
+    if (*name || !value || !number)
         snprintf(p.text, sizeof p.text, "%s%s%s", at.name, *name ? " = " : "", name);
     else
-        snprintf(p.text, sizeof p.text, "%s = %.10g", at.name,
-                 dti_field_number(type, (const char *)d + offset));
+        snprintf(p.text, sizeof p.text, "%s = %.10g", at.name, x);
     return p;
 }
 

@@ -77,27 +77,31 @@ typedef struct dti_rule {
       DTI_ASKS(COMM) | DTI_ASKS(LOCAL) | DTI_ASKS(WORKER) | DTI_ASKS(PIPELINE) | DTI_ASKS_TENSOR | \
           DTI_ASKS(MEASURED) | DTI_ASKS_ZERO,                                                      \
       "it updates the parameters, and workers compute the steps")                                  \
-    X(NEEDS, I, DTI_ASKS(SCHEDULE) | DTI_ASKS(CHUNKS), DTI_ASKS(PIPELINE), "the number of stages") \
+    X(NEEDS, I, DTI_ASKS(SCHEDULE) | DTI_ASKS(CHUNKS), DTI_ASKS(PIPELINE),                         \
+      "set it to the number of stages")                                                            \
     X(NEEDS, I, DTI_ASKS(CHUNKS), DTI_ASKS(INTERLEAVED),                                           \
       "other schedules have one chunk on each device")                                             \
     X(WITHOUT, U, DTI_ASKS(PIPELINE), DTI_ASKS(WORKER), "a worker has one device")                 \
     X(WITHOUT, I, DTI_ASKS(PIPELINE), DTI_ASKS(LOCAL), "a replica is one device")                  \
-    X(WITHOUT, I, DTI_ASKS(PIPELINE), DTI_ASKS(MEASURED), "each stage has all rows")               \
-    X(NEEDS, I, DTI_ASKS(SEQUENCE), DTI_ASKS_TENSOR, "positions are shared by tensor ranks")       \
-    X(WITHOUT, U, DTI_ASKS(SLICES), DTI_ASKS(PIPELINE), "a device of a stage has one tensor rank") \
+    X(WITHOUT, I, DTI_ASKS(PIPELINE), DTI_ASKS(MEASURED),                                          \
+      "a stage computes all rows, so none can move")                                               \
+    X(NEEDS, I, DTI_ASKS(SEQUENCE), DTI_ASKS_TENSOR, "tensor ranks split the positions")           \
+    X(WITHOUT, U, DTI_ASKS(SLICES), DTI_ASKS(PIPELINE),                                            \
+      "a device of a pipeline holds one tensor rank")                                              \
     X(WITHOUT, U, DTI_ASKS_TENSOR, DTI_ASKS(LOCAL) | DTI_ASKS(WORKER),                             \
       "a replica is one device in these modes")                                                    \
-    X(WITHOUT, U, DTI_ASKS(SLICES), DTI_ASKS_ZERO, "a device has the state of each of its slices") \
-    X(WITHOUT, U, DTI_ASKS_TENSOR, DTI_ASKS(MEASURED), "all tensor ranks have the same rows")      \
+    X(WITHOUT, U, DTI_ASKS(SLICES), DTI_ASKS_ZERO,                                                 \
+      "a device has the state of each of its slices, unsharded")                                   \
+    X(WITHOUT, U, DTI_ASKS_TENSOR, DTI_ASKS(MEASURED), "all tensor ranks compute the same rows")   \
     X(WITHOUT, I, DTI_ASKS(IN_FLIGHT), DTI_ASKS(SKIP_EMPTY),                                       \
-      "it looks at targets before each step")                                                      \
+      "it reads the targets before each step")                                                     \
     X(WITHOUT, I, DTI_ASKS(MEASURED), DTI_ASKS(BATCH_SLICES),                                      \
       "it moves rows between batch slices")                                                        \
     X(NEEDS, I, DTI_ASKS(RATIO), DTI_ASKS(TOPK), "only top-k sends a share of the elements")       \
     X(NEEDS, U, DTI_ASKS(INT8) | DTI_ASKS(TOPK), DTI_ASKS(LOCAL),                                  \
-      "only rounds have error feedback; gradients of a step can be DT_COMPRESS_BF16")              \
+      "only local steps support error feedback; for gradients of a step use DT_COMPRESS_BF16")     \
     X(WITHOUT, U, DTI_ASKS(COMPRESS), DTI_ASKS_TENSOR,                                             \
-      "tensor ranks must have the same sums, and may be on different ranks")                       \
+      "tensor ranks need equal sums, and may be on different ranks")                               \
     X(WITHOUT, U, DTI_ASKS(COMPRESS), DTI_ASKS(WORKER) | DTI_ASKS(SERVES),                         \
       "workers send gradients to servers in f32")                                                  \
     X(NEEDS, I,                                                                                    \
@@ -106,9 +110,9 @@ typedef struct dti_rule {
       DTI_ASKS(LOCAL), "only local steps have rounds")                                             \
     X(WITHOUT, I, DTI_ASKS(LOCAL), DTI_ASKS(BATCH_SLICES) | DTI_ASKS(MEASURED),                    \
       "each replica has one batch slice, all of equal size")                                       \
-    X(WITHOUT, U, DTI_ASKS(LOCAL), DTI_ASKS(AVERAGE), "the outer step does not move averages")     \
+    X(WITHOUT, U, DTI_ASKS(LOCAL), DTI_ASKS(AVERAGE), "the outer step does not update averages")   \
     X(NEEDS, I, DTI_ASKS(ADDRESSES) | DTI_ASKS(SECURITY) | DTI_ASKS(WAIT_MS), DTI_ASKS(WORKER),    \
-      "only a worker has servers")                                                                 \
+      "only a worker connects to servers")                                                         \
     X(NEEDS, I, DTI_ASKS(WORKER), DTI_ASKS(ADDRESSES),                                             \
       "name all servers, \"host:port,host:port\"")                                                 \
     X(WITHOUT, U, DTI_ASKS(WORKER),                                                                \
@@ -118,22 +122,24 @@ typedef struct dti_rule {
     X(WITHOUT, I, DTI_ASKS(WORKER), DTI_ASKS(LOAD) | DTI_ASKS(FOLDER),                             \
       "the servers load and save the parameters")                                                  \
     X(WITHOUT, U, DTI_ASKS_ZERO, DTI_ASKS(LOCAL), "each replica has its own optimizer")            \
-    X(NEEDS, I, DTI_ASKS(SHARD_DEGREE), DTI_ASKS_ZERO, "how many replicas shard the state")        \
+    X(NEEDS, I, DTI_ASKS(SHARD_DEGREE), DTI_ASKS_ZERO,                                             \
+      "it is the number of replicas that shard the state")                                         \
     X(WITHOUT, U, DTI_ASKS(SHARD_DEGREE), DTI_ASKS(PIPELINE) | DTI_ASKS_TENSOR,                    \
       "the state of a stage is sharded over all replicas")                                         \
     X(NEEDS, U, DTI_ASKS(OFFLOAD), DTI_ASKS(ZERO23),                                               \
-      "give 2 or 3, whose gradients come to the host bucket by bucket")                            \
+      "give 2 or 3, whose gradients reach the host bucket by bucket")                              \
     X(WITHOUT, U, DTI_ASKS(OFFLOAD), DTI_ASKS(PIPELINE) | DTI_ASKS_TENSOR,                         \
-      "only a replica of one device has its shard on the host")                                    \
+      "only a replica of one device can keep its shard on the host")                               \
     X(WITHOUT, U, DTI_ASKS(ZERO23), DTI_ASKS(MEASURED),                                            \
-      "give at most 1: it makes programs again while gradients are sharded")                       \
-    X(NEEDS, I, DTI_ASKS(AVERAGED), DTI_ASKS(AVERAGE), "the averages that it evaluates")           \
+      "give at most 1, as balancing compiles programs again")                                      \
+    X(NEEDS, I, DTI_ASKS(AVERAGED), DTI_ASKS(AVERAGE),                                             \
+      "set it, as .averaged evaluates these averages")                                             \
     X(NEEDS, I, DTI_ASKS(EVERY_STEPS) | DTI_ASKS(BACKGROUND), DTI_ASKS(FOLDER),                    \
-      "where checkpoints are written")                                                             \
+      "set it to the folder for checkpoints")                                                      \
     X(WITHOUT, U, DTI_ASKS(BACKGROUND), DTI_ASKS(SERVES),                                          \
-      "servers count a checkpoint that is on the disk")                                            \
+      "a server counts a checkpoint only when it is on disk")                                      \
     X(WITHOUT, U, DTI_ASKS(SHARDED), DTI_ASKS(LOCAL) | DTI_ASKS(WORKER) | DTI_ASKS(SERVES),        \
-      "rank 0, or a server, has all that is written")                                              \
+      "rank 0 or the server has the whole state")                                                  \
     X(WITHOUT, U, DTI_ASKS(WHOLE), DTI_ASKS_TENSOR,                                                \
       "tensor ranks hold parts of parameters; use an elementwise one, such as Adam")               \
     X(WITHOUT, U, DTI_ASKS(SYNC),                                                                  \
@@ -142,7 +148,7 @@ typedef struct dti_rule {
     X(WITHOUT, U, DTI_ASKS(SYNC), DTI_ASKS(WORKER) | DTI_ASKS(SERVES),                             \
       "workers compute batch slices one by one; leave .sync out")                                  \
     X(WITHOUT, U, DTI_ASKS(STREAM), DTI_ASKS(WORKER) | DTI_ASKS(SERVES),                           \
-      "workers take batches in any order")                                                         \
+      "workers take batches in any order, but a stream has one")                                   \
     X(WITHOUT, U, DTI_ASKS(HALF) | DTI_ASKS(STATE),                                                \
       DTI_ASKS(PIPELINE) | DTI_ASKS_TENSOR | DTI_ASKS(ZERO23) | DTI_ASKS(LOCAL) |                  \
           DTI_ASKS(WORKER) | DTI_ASKS(SERVES),                                                     \

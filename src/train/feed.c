@@ -35,9 +35,11 @@ static dt_result dti_trainer_pads(dt_trainer *t, int32_t *pad) {
         const dti_binding *binding = c >= 0 ? dti_code_binding(code, target, false, false) : NULL;
         if (!binding || !dti_labels_ignore(binding, &pad[c]) || batch_norm)
             return dti_fail(
-                t->base, DT_ERROR_INVALID, "DT_TAIL_PAD: .losses[%u] %s; use DT_TAIL_KEEP", i,
-                batch_norm ? "depends on batch norm, which would include the padding rows"
-                           : "is not a cross-entropy of a column whose targets can all be ignored");
+                t->base, DT_ERROR_INVALID,
+                ".tail is DT_TAIL_PAD, but .losses[%u] %s; use DT_TAIL_KEEP", i,
+                batch_norm
+                    ? "depends on batch norm, which would include the padding rows"
+                    : "is not a cross-entropy with targets from a column that it can ignore");
     }
     return DT_OK;
 }
@@ -45,17 +47,17 @@ static dt_result dti_trainer_pads(dt_trainer *t, int32_t *pad) {
 /* Replicas find an input by its node's number, so it must be of the graph that they copy. */
 static dt_result dti_trainer_column(const dt_trainer *t, dt_tensor x, uint32_t c) {
     if (x.graph != t->graph)
-        return dti_fail(t->base, DT_ERROR_INVALID,
-                        "dataset column %u: its input is of another graph than the trainer's: %s",
-                        c, dti_tensor_elsewhere(t->graph, x).text);
+        return dti_fail(
+            t->base, DT_ERROR_INVALID,
+            "dataset column %u: its input belongs to another graph than the trainer's: %s", c,
+            dti_tensor_elsewhere(t->graph, x).text);
     if (dti_is_nil(x))
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "dataset column %u: its input is nil; see dt_graph_error", c);
     if (dti_node_of(x)->op != DTI_OP_INPUT || dti_node_of(x)->values)
-        return dti_fail(
-            t->base, DT_ERROR_INVALID,
-            "dataset column %u: %s is not an input; a column is for a tensor of dt_input", c,
-            dti_tensor_print(x).text);
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "dataset column %u: %s is not an input; give a tensor of dt_input", c,
+                        dti_tensor_print(x).text);
     if (!dti_node_of(x)->samples)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "input %s is shared by all samples, and cannot have a column in .data; use "

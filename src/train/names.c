@@ -64,13 +64,12 @@ static dt_result dti_values_check(const dt_trainer *t) {
         for (size_t k = 0; k < DTI_COUNT(own) && name; k++)
             theirs = theirs || !strcmp(name, own[k]);
         if (theirs || first != i)
-            return dti_fail(t->base, DT_ERROR_INVALID,
-                            theirs
-                                ? "'%s' is what logs call a number of their own: give the metric "
-                                  "or loss another dt_label"
-                                : "two metrics or losses are called '%s': give one another "
-                                  "dt_label",
-                            name);
+            return dti_fail(
+                t->base, DT_ERROR_INVALID,
+                theirs ? "'%s' is a name that logs use themselves; give the metric or loss another "
+                         "dt_label"
+                       : "two metrics or losses are named '%s'; give one of them another dt_label",
+                name);
     }
     return DT_OK;
 }

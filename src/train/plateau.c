@@ -70,7 +70,7 @@ DTI_PUBLIC(dt_trainer_report_metric, (dt_trainer * t, double value), t, DTI_OF(d
     if (!s)
         return dti_fail(
             t->base, DT_ERROR_INVALID,
-            "dt_trainer_report_metric: the optimizer's schedule has no DT_SCHEDULE_PLATEAU");
+            "dt_trainer_report_metric: the optimizer's schedule has no phase DT_SCHEDULE_PLATEAU");
     if (dti_rate_phase(&t->optim, dti_plateau_step(t, dti_trainer_number(t)), &n) == s)
         dti_plateau_look(&t->plateau, s, t->optim.lr, value);
     return DT_OK;

@@ -202,8 +202,8 @@ static dt_result dti_rounds_match(const dt_trainer *t, const char *path, const d
     }
     if (!fine)
         return dti_fail(t->base, DT_ERROR_FORMAT,
-                        "%s: of local steps by %llu replicas it lacks the outer momentum or a "
-                        "replica's moments, or they have another size",
+                        "%s: the outer momentum or moments of its %llu replicas with local steps "
+                        "are missing, or have another size",
                         path, (unsigned long long)replicas);
     return s->allow_nonfinite ? DT_OK : dti_rounds_finite(t, path, c, replicas);
 }

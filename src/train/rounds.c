@@ -4,11 +4,11 @@
 static dt_result dti_trainer_whole(const dt_trainer *t, const char *what) {
     if (!t->par.round.done)
         return DT_OK;
-    return dti_fail(t->base, DT_ERROR_INVALID,
-                    "%u of %u local steps of a round are made, and each replica has weights of its "
-                    "own: nothing would %s; go on until a report says round_ended, as at an "
-                    "epoch's end",
-                    t->par.round.done, t->par.desc.round.steps, what);
+    return dti_fail(
+        t->base, DT_ERROR_INVALID,
+        "%u of %u local steps of the round are done, so replicas have different weights and cannot "
+        "%s; step until a report has round_ended, as at the end of an epoch",
+        t->par.round.done, t->par.desc.round.steps, what);
 }
 
 /* ---- reports */

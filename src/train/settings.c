@@ -7,25 +7,26 @@ static dt_result dti_trainer_check_grid(const dt_trainer *t) {
     const int tensor = DTI_MAX(d->tensor, 1);
     if (d->tensor_slices % tensor)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        ".parallel.tensor_slices is %d; give a multiple of .parallel.tensor, %d, "
-                        "and at most %d",
+                        ".parallel.tensor_slices is %d; it must be a multiple of .parallel.tensor "
+                        "(%d) and at most %d",
                         d->tensor_slices, tensor, DTI_TP_MAX);
     if (d->pipeline > 1 && (uint64_t)d->pipeline * t->par.desc.chunks > DTI_PIPE_CHUNKS_MAX)
-        return dti_fail(t->base, DT_ERROR_INVALID,
-                        ".parallel.pipeline is %d, of %u chunks each; at most %d chunks in all",
-                        d->pipeline, t->par.desc.chunks, DTI_PIPE_CHUNKS_MAX);
+        return dti_fail(
+            t->base, DT_ERROR_INVALID,
+            ".parallel.pipeline is %d and .parallel.chunks is %u; their product must be at most %d",
+            d->pipeline, t->par.desc.chunks, DTI_PIPE_CHUNKS_MAX);
     if (d->pipeline > 1 && t->desc.accumulate > DTI_PIPE_MICROS_MAX)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        ".accumulate is %d; with .parallel.pipeline at most %d", t->desc.accumulate,
-                        DTI_PIPE_MICROS_MAX);
+                        ".accumulate is %d; with .parallel.pipeline it must be at most %d",
+                        t->desc.accumulate, DTI_PIPE_MICROS_MAX);
     return DT_OK;
 }
 
 static dt_result dti_trainer_check_pairs(const dt_trainer *t) {
     const dt_trainer_desc *d = &t->desc;
-    if (dti_is_set(d->loss)) /* it is in no use: the other is there too */
+    if (dti_is_set(d->loss)) /* both are set, or this would have become .losses[0] */
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "dt_trainer_create: .loss is short for .losses[0]; give one of them");
+                        "dt_trainer_create: .loss and .losses[0] are both set; set one of them");
     if (d->accumulate > d->batch)
         return dti_fail(t->base, DT_ERROR_INVALID, ".accumulate (%d) exceeds .batch (%d)",
                         d->accumulate, d->batch);
@@ -34,10 +35,10 @@ static dt_result dti_trainer_check_pairs(const dt_trainer *t) {
         return dti_fail(t->base, DT_ERROR_INVALID,
                         ".checkpoint.folder is empty; give a folder, or NULL for no checkpoints");
     if (d->mode == DT_TRAIN_SERVER && t->par.job.local > 1)
-        return dti_fail(
-            t->base, DT_ERROR_UNSUPPORTED,
-            ".devices names %u devices; a worker of DT_TRAIN_SERVER has one: start more workers",
-            t->par.job.local);
+        return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
+                        ".devices names %u devices, but a worker (DT_TRAIN_SERVER) must have one; "
+                        "start more workers instead",
+                        t->par.job.local);
     return dti_values_check(t);
 }
 

@@ -70,8 +70,8 @@ static dt_result dti_shared_written(const dt_trainer *t) {
     for (uint32_t i = 0; i < t->shared_count; i++) {
         if (!t->shared[i].written)
             return dti_fail(t->base, DT_ERROR_INVALID,
-                            "input '%s' is shared by all samples and was never written: "
-                            "dt_trainer_set_input it",
+                            "input '%s' is shared by all samples and was never written; call "
+                            "dt_trainer_set_input",
                             t->graph->nodes[t->shared[i].node].label);
     }
     return DT_OK;
@@ -85,7 +85,7 @@ static dt_result dti_shared_find(const dt_trainer *t, dt_tensor input, dti_share
         return dti_fail(t->base, DT_ERROR_INVALID, "dt_trainer_set_input: the input is nil");
     if (input.graph != t->graph)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "dt_trainer_set_input: the input is a tensor of another graph: %s",
+                        "dt_trainer_set_input: the input belongs to another graph: %s",
                         dti_tensor_elsewhere(t->graph, input).text);
     for (uint32_t i = 0; i < t->shared_count; i++) {
         if (t->shared[i].node == input.id)
@@ -95,7 +95,7 @@ static dt_result dti_shared_find(const dt_trainer *t, dt_tensor input, dti_share
         return DT_OK;
     return dti_fail(
         t->base, DT_ERROR_INVALID, "dt_trainer_set_input: %s is %s", dti_tensor_name(input).text,
-        dti_node_of(input)->samples ? "an input of each sample: it comes from its column of .data"
+        dti_node_of(input)->samples ? "an input of each sample; give it a column in .data"
                                     : "not an input that a loss or metric reads");
 }
 
@@ -107,7 +107,7 @@ static dt_result dti_shared_check(const dt_trainer *t, dt_tensor input, const vo
         return dti_fail(
             t->base, DT_ERROR_INVALID, "dt_trainer_set_input: '%s' %s needs %zu bytes, not %zu%s",
             dti_node_of(input)->label, dti_shape_print(dti_node_of(input)->shape, false).text,
-            (*out)->bytes, bytes, data ? "" : " at NULL");
+            (*out)->bytes, bytes, data ? "" : " (data is NULL)");
     return dti_labels_check(code, dti_code_binding(code, input.id, false, false), data, NULL);
 }
 
@@ -123,8 +123,8 @@ static dt_result dti_shared_agree(dt_trainer *t, dt_result own, dt_tensor input,
     DTI_TRY(dti_ranks_tell(&t->par, &hash[1], 1, DT_I64));
     if (!own && hash[0] != hash[1])
         own = dti_fail(t->base, DT_ERROR_INVALID,
-                       "dt_trainer_set_input: rank %u writes '%s' with hash %016llx, rank 0 other "
-                       "values or another input (%016llx)",
+                       "dt_trainer_set_input: rank %u writes '%s' (hash %016llx), but rank 0 other "
+                       "values or another input (%016llx); write the same on all",
                        t->par.mesh.rank, dti_node_of(input)->label, (unsigned long long)hash[0],
                        (unsigned long long)hash[1]);
     return dti_agree_result(&t->par, own);

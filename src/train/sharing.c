@@ -19,8 +19,8 @@ static dt_result dti_sharing_check(dti_base *base, const dt_trainer_desc *d) {
                             at == offsetof(dt_trainer_desc, load);
         if (firsts && dti_field_number(row->type, (const char *)d + at) != 0.0)
             return dti_fail(base, DT_ERROR_INVALID,
-                            "%s is given with .replicas_of, whose trainer has one for all of its "
-                            "replicas; leave it 0",
+                            "%s is set, but a trainer with .replicas_of uses that of the first "
+                            "trainer; leave it 0",
                             dti_fields_find(&dti_trainer_fields, at).name);
     }
     return DT_OK;
@@ -121,8 +121,8 @@ static dt_result dti_sharing_is_first(const dt_trainer *t, const char *what) {
     if (!t->first)
         return DT_OK;
     return dti_fail(t->base, DT_ERROR_INVALID,
-                    "a trainer of .replicas_of cannot be %s by itself: call it with the first "
-                    "trainer, whose file has what all of them train",
+                    "a trainer with .replicas_of cannot be %s by itself; call it with the first "
+                    "trainer, whose file has the state of all",
                     what);
 }
 
@@ -177,8 +177,7 @@ static dt_result dti_sharing_match(dt_trainer *t, const char *path, const dti_ch
     const dt_safetensors_tensor *own = dti_checkpoint_find(c, dti_sharing_name);
     const uint32_t count = dti_sharing_count(t);
     if (own && (strcmp(own->dtype, "U64") != 0 || own->bytes % DTI_SHARING_BYTES))
-        return dti_fail(t->base, DT_ERROR_FORMAT, "%s: its \"%s\" is damaged", path,
-                        dti_sharing_name);
+        return dti_fail(t->base, DT_ERROR_FORMAT, "%s: \"%s\" is damaged", path, dti_sharing_name);
     const uint64_t has = own ? own->bytes / DTI_SHARING_BYTES : 0;
     bool same = has == count;
     for (dt_trainer *o = dti_trainer_next(t); o && same; o = dti_trainer_next(o)) {
@@ -190,8 +189,8 @@ static dt_result dti_sharing_match(dt_trainer *t, const char *path, const dti_ch
     }
     return same ? DT_OK
                 : dti_fail(t->base, DT_ERROR_INVALID,
-                           "%s: it has %u trainers beside the first (.replicas_of), here are %u; "
-                           "create the same before it is loaded",
+                           "%s: it has the state of %u trainers with .replicas_of, but %u exist; "
+                           "create the same number before loading it",
                            path, (uint32_t)has, count);
 }
 

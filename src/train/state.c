@@ -286,7 +286,7 @@ static dt_result dti_trainer_file(dt_trainer *t, const char *path, bool folder) 
     const bool writes = par->mesh.rank == 0 || par->lost;
     dt_result result = dti_full_given(par);
     if (!result && (writes || dti_state_is_sharded(t)) && !path)
-        result = dti_fail(t->base, DT_ERROR_INVALID, "the path to save to is NULL");
+        result = dti_fail(t->base, DT_ERROR_INVALID, "dt_trainer_save: path is NULL");
     result = dti_agree_result(par, result);
     if (!result && dti_parallel_is_local(par))
         result = dti_rounds_collect(t, &local);

@@ -8,8 +8,8 @@ static const char *dti_state_whose(const dt_trainer *t) {
 static dt_result dti_state_wrong(dt_trainer *t, const char *path, const char *what,
                                  unsigned long long file, unsigned long long here) {
     return dti_fail(t->base, DT_ERROR_INVALID,
-                    "%s: a checkpoint of another job? Its %s is %llu, here %llu%s: use the same",
-                    path, what, file, here, dti_state_whose(t));
+                    "%s: %s is %llu in the checkpoint, but %llu here%s; use the same", path, what,
+                    file, here, dti_state_whose(t));
 }
 
 /* A file may have any number. */
@@ -29,14 +29,14 @@ static dt_result dti_state_check_same(dt_trainer *t, const char *path, uint64_t 
                 {DTI_STATE_BATCH, ".batch"},
                 {DTI_STATE_PARTS, ".accumulate"},
                 {DTI_STATE_TAIL, ".tail"},
-                {DTI_STATE_MOMENTS, "number of moments (256 more: one is an average)"},
-                {DTI_STATE_SHUFFLED, "shuffling (not .no_shuffle; of a stream 2 + .shuffle)"}};
+                {DTI_STATE_MOMENTS, "the number of moments (256 more with an average)"},
+                {DTI_STATE_SHUFFLED, "shuffling (0 or 1; for a stream 2 + .shuffle)"}};
     dti_state_words(t, here);
     w[DTI_STATE_OPTIM] = dti_state_kind(w[DTI_STATE_OPTIM]);
     if (w[DTI_STATE_OPTIM] != here[DTI_STATE_OPTIM])
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "%s: a checkpoint of another job? Its optimizer is %s, and here %s%s; use "
-                        "the checkpoint's .optim.kind",
+                        "%s: the optimizer is %s in the checkpoint, but %s here%s; use the "
+                        "checkpoint's .optim.kind",
                         path, dti_state_kind_name(w[DTI_STATE_OPTIM]),
                         dti_state_kind_name(here[DTI_STATE_OPTIM]), dti_state_whose(t));
     for (size_t i = 0; i < DTI_COUNT(same); i++) {
@@ -53,8 +53,8 @@ static dt_result dti_state_check_words(dt_trainer *t, const char *path, uint64_t
     if (t->desc.parallel.batch_slices &&
         w[DTI_STATE_BATCH_SLICES] != (uint64_t)t->desc.parallel.batch_slices)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "%s: it has %llu batch slices, and .parallel.batch_slices is %d; 0 takes "
-                        "the checkpoint's number",
+                        "%s: .parallel.batch_slices is %llu in the checkpoint, but %d here; give 0 "
+                        "to use the checkpoint's",
                         path, (unsigned long long)w[DTI_STATE_BATCH_SLICES],
                         t->desc.parallel.batch_slices);
     if (w[DTI_STATE_BATCH_SLICES] > t->par.desc.batch)
@@ -63,9 +63,10 @@ static dt_result dti_state_check_words(dt_trainer *t, const char *path, uint64_t
                         (unsigned long long)w[DTI_STATE_BATCH_SLICES], t->par.desc.batch,
                         t->par.desc.batch);
     if (w[DTI_STATE_BATCH_SLICES] < t->par.mesh.data)
-        return dti_fail(t->base, DT_ERROR_INVALID,
-                        "%s: it has %llu batch slices for %u replicas; use fewer replicas", path,
-                        (unsigned long long)w[DTI_STATE_BATCH_SLICES], t->par.mesh.data);
+        return dti_fail(
+            t->base, DT_ERROR_INVALID,
+            "%s: it has %llu batch slices, but %u replicas need one each; use fewer replicas", path,
+            (unsigned long long)w[DTI_STATE_BATCH_SLICES], t->par.mesh.data);
     DTI_TRY(dti_batch_slices_fit(&t->par, (uint32_t)w[DTI_STATE_BATCH_SLICES]));
     return dti_sharing_fits(t, (uint32_t)w[DTI_STATE_BATCH_SLICES]);
 }
@@ -82,7 +83,7 @@ static dt_result dti_state_check(dt_trainer *t, const char *path, const dti_chec
     if (words[DTI_STATE_VERSION] < 1 || words[DTI_STATE_VERSION] > DTI_STATE_NOW ||
         count != dti_state_count(words[DTI_STATE_VERSION]))
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "%s: a checkpoint of version %llu; this dtrain reads 1 to %d", path,
+                        "%s: its version is %llu; this dtrain reads versions 1 to %d", path,
                         (unsigned long long)words[DTI_STATE_VERSION], DTI_STATE_NOW);
     *f = dti_trainer_state(t, words, words[DTI_STATE_VERSION]);
     DTI_TRY(dti_trainer_state_open(f));
@@ -153,8 +154,9 @@ static dt_result dti_state_open_all(dt_trainer *t, dti_checkpoint **c) {
     const size_t size = parts ? strlen(parts) : 0;
     dt_result result = DT_OK;
     if (size >= sizeof path - 1)
-        result = dti_fail(t->base, DT_ERROR_INVALID, "%.100s...: a path of %zu bytes; at most %d",
-                          parts, size, DTI_CHECKPOINT_PATH - 2);
+        result = dti_fail(t->base, DT_ERROR_INVALID,
+                          "the path %.100s... has %zu bytes; it must have at most %d", parts, size,
+                          DTI_CHECKPOINT_PATH - 2);
     else if (size) {
         memcpy(path, parts, size);
         *any = t->par.replicas[0].store->allow_nonfinite;
@@ -291,16 +293,17 @@ static dt_result dti_resume_offer(dt_trainer *t, dt_result result, const char *b
     const dti_error_text bads = dti_error_of(&t->par);
     if (dti_checkpoint_folder_good(t->base, t->desc.checkpoint.folder, bad, false,
                                    dti_state_check_of(t), good))
-        return dti_fail(t->base, result, "%s; the newest good one is %s: dt_trainer_load it",
+        return dti_fail(t->base, result,
+                        "%s; the newest good checkpoint is %s; call dt_trainer_load with it",
                         bads.text, good);
-    return dti_fail(t->base, result, "%s; no other one there is good", bads.text);
+    return dti_fail(t->base, result, "%s; the folder has no good checkpoint", bads.text);
 }
 
 /* Success, but not what was asked for: the text is the log's and dt_ctx_error()'s. */
 static void dti_resume_tell(dt_trainer *t, const char *text) {
     snprintf(t->base->error, sizeof t->base->error,
-             "%.800s; training goes on from the newest good one before it, of step %llu", text,
-             (unsigned long long)t->saved);
+             "%.800s; training continues from the newest good checkpoint before it, of step %llu",
+             text, (unsigned long long)t->saved);
     dti_log(t->base, DT_LOG_WARNING, "%s", t->base->error);
 }
 
@@ -335,7 +338,7 @@ DTI_PUBLIC(dt_trainer_resume, (dt_trainer * t, bool *found), t,
     DTI_TRY(dti_sharing_is_first(t, "loaded"));
     if (!t->desc.checkpoint.folder)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        ".checkpoint.folder is not set, and names where checkpoints go");
+                        ".checkpoint.folder is not set; set it to the folder for checkpoints");
     DTI_TRY(dti_checkpoint_settle(t));
     if (t->par.mesh.rank == 0)
         result = dti_checkpoint_folder_newest(t->base, t->desc.checkpoint.folder, path, &there);

@@ -32,11 +32,11 @@ static void dti_report_close(const dt_trainer *t, dt_train_report *r) {
 }
 
 static dt_result dti_trainer_lost(dt_trainer *t) {
-    return dti_fail(t->base, DT_ERROR_REVOKED,
-                    "the job ended at step %llu, as a rank or a device was lost: save the weights "
-                    "if dt_trainer_store has them, or create a new trainer and go on from a "
-                    "checkpoint",
-                    (unsigned long long)t->par.replicas[0].store->steps);
+    return dti_fail(
+        t->base, DT_ERROR_REVOKED,
+        "the job ended at step %llu, as a rank or a device was lost; save the weights if "
+        "dt_trainer_store has them, or create a new trainer and continue from a checkpoint",
+        (unsigned long long)t->par.replicas[0].store->steps);
 }
 
 static dt_result dti_trainer_goes_on(dt_trainer *t) {
@@ -73,9 +73,9 @@ static dt_result dti_trainer_step(dt_trainer *t, uint32_t keep, dt_train_report 
     *used = false;
     DTI_TRY(dti_trainer_goes_on(t));
     if (dti_serves(t))
-        return dti_fail(
-            t->base, DT_ERROR_INVALID,
-            "a server's trainer makes no steps itself: call dt_server_run, and workers make them");
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "a server's trainer makes no steps itself; call dt_server_run, which lets "
+                        "workers make them");
     if (dti_worker_of(t))
         return dti_server_worker.step(t, r, used);
     const bool wanted = t->par.asked = atomic_exchange(&t->wanted, 0) != 0;
@@ -156,8 +156,8 @@ DTI_PUBLIC_REPORT(dt_trainer_epoch, (dt_trainer * t, dt_train_report *report), t
     dt_train_report local, *r = report ? report : &local;
     if (dti_dataset_endless(&t->desc.data))
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "an epoch of a stream has no end: give .data.rows, the samples of an "
-                        "epoch, or make steps (dt_trainer_step)");
+                        ".data.rows is 0, so an epoch of the stream has no end; give the samples "
+                        "of an epoch, or call dt_trainer_step");
     const dt_result before = dti_report_open(t, r);
     dt_result kept = DT_OK, result = DT_OK;
     bool used = true;

@@ -40,9 +40,10 @@ static dt_result dti_trainer_grid(dt_trainer *t) {
 static dt_result dti_worker_has_no(const dt_trainer *t, const char *what) {
     if (!dti_worker_of(t))
         return DT_OK;
-    return dti_fail(
-        t->base, DT_ERROR_INVALID,
-        "a worker has no %s: ask the servers' trainers; dt_store_save saves its weights", what);
+    return dti_fail(t->base, DT_ERROR_INVALID,
+                    "a worker (DT_TRAIN_SERVER) has no %s; use the servers' trainers, or "
+                    "dt_store_save for its weights",
+                    what);
 }
 
 static dt_result dti_trainer_agree(dt_trainer *t) {
@@ -303,8 +304,7 @@ DTI_PUBLIC_OUT(dt_trainer_create, (dt_graph * graph, const dt_trainer_desc *desc
     dti_visit visit;
     if (desc->replicas_of && desc->replicas_of->graph != graph)
         return dti_fail(graph->base, DT_ERROR_INVALID,
-                        ".replicas_of is a trainer of another graph: its replicas have other "
-                        "parameters; give a trainer of this graph");
+                        ".replicas_of is a trainer of another graph; give a trainer of this graph");
     dt_comm *comm = desc->replicas_of ? desc->replicas_of->desc.comm : desc->comm;
     if (dti_enter(comm, &visit, DTI_OF(dt_comm) | DTI_TELLS, dti_function()) || !comm)
         return dti_leave(&visit, dti_trainer_open(graph, desc, out));
@@ -378,8 +378,9 @@ DTI_PUBLIC(dt_trainer_set_coefficient, (dt_trainer * t, int loss, double value),
     const bool there =
         loss >= 0 && loss < DT_MAX_TERMS && dti_is_set(t->par.desc.program.losses[loss].term);
     if (!there || !dti_fits_f32(value))
-        return dti_fail(t->base, DT_ERROR_INVALID, ".losses[%d], coefficient %g: %s", loss, value,
-                        there ? "it must be finite as an f32" : "the trainer has no such loss");
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "dt_trainer_set_coefficient: loss is %d and value is %g: %s", loss, value,
+                        there ? "value must be finite as an f32" : "the trainer has no such loss");
     dti_trainer_drain(t); /* a report has one coefficient for all of its steps */
     t->coefficients[loss] = dti_or(value, 0.0);
     return DT_OK;

@@ -386,11 +386,13 @@ TEST(gradients_in_bf16_refuse_settings_that_they_cannot_be_combined_with) {
         {.parallel = {.compress = DT_COMPRESS_TOPK},
          .says = ".parallel.compress = DT_COMPRESS_TOPK needs .mode = DT_TRAIN_LOCAL"},
         {.parallel = {.compress = DT_COMPRESS_BF16, .tensor = 2},
-         .says = ".parallel.compress = 1 cannot be combined with .parallel.tensor = 2"},
+         .says =
+             ".parallel.compress = DT_COMPRESS_BF16 cannot be combined with .parallel.tensor = 2"},
         {.mode = DT_TRAIN_SERVER,
          .parallel = {.compress = DT_COMPRESS_BF16},
          .addresses = "127.0.0.1:1",
-         .says = ".parallel.compress = 1 cannot be combined with .mode = DT_TRAIN_SERVER"},
+         .says = ".parallel.compress = DT_COMPRESS_BF16 cannot be combined with .mode = "
+                 "DT_TRAIN_SERVER"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         train_model m;

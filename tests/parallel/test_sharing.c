@@ -345,8 +345,8 @@ static void gan_rank_differs(rank *r) {
     EXPECT(r, dt_trainer_step(wrong, &report) == DT_ERROR_INVALID);
     snprintf(r->text, sizeof r->text, "%s", dt_ctx_error(m.ctx));
     EXPECT_TEXT(r,
-                strstr(r->text, "step 6: rank 1 steps trainer 1 of those that share replicas, and "
-                                "rank 0 trainer 0"),
+                strstr(r->text, "step 6: rank 1 steps trainer 1 of those that share replicas, but "
+                                "rank 0 steps trainer 0"),
                 "%s", r->text);
     EXPECT_TEXT(r, !gan_steps(&m, 5, GAN_STEPS, r->records), "%s", dt_ctx_error(m.ctx));
     dt_ctx_destroy(m.ctx);
@@ -451,14 +451,14 @@ static void gan_load_refused(gan *m, const char *path, const char *part) {
 TEST(sharing_a_checkpoint_of_other_second_trainers_is_refused) {
     const char *path = "build/sharing_other.state";
     static const char *const parts[] = {
-        "Its .batch is 30, here 36 (of a trainer of .replicas_of)",
-        "Its .data.rows is 90, here 120",
-        "Its .seed is 4, here 9",
-        "Its shuffling (not .no_shuffle; of a stream 2 + .shuffle) is 1, here 0",
-        "Its .accumulate is 2, here 1",
-        "Its optimizer is SGD, and here RMSprop",
-        "it has 1 trainers beside the first (.replicas_of), here are 0",
-        "it has 1 trainers beside the first (.replicas_of), here are 2"};
+        ".batch is 30 in the checkpoint, but 36 here (of a trainer of .replicas_of)",
+        ".data.rows is 90 in the checkpoint, but 120 here",
+        ".seed is 4 in the checkpoint, but 9 here",
+        "shuffling (0 or 1; for a stream 2 + .shuffle) is 1 in the checkpoint, but 0 here",
+        ".accumulate is 2 in the checkpoint, but 1 here",
+        "the optimizer is SGD in the checkpoint, but RMSprop here",
+        "the state of 1 trainers with .replicas_of, but 0 exist",
+        "the state of 1 trainers with .replicas_of, but 2 exist"};
     gan_saved(path);
     for (int i = 0; i < 8; i++) {
         gan m;
@@ -616,16 +616,18 @@ TEST(sharing_refuses_settings_of_the_first_trainer) {
     CHECK(!gan_open(&m, "cpu:2", NULL));
     dt_trainer_desc d = gan_maker_desc(&m);
     d.devices = "cpu:2";
-    gan_refused(&m, &d, DT_ERROR_INVALID, ".devices is given with .replicas_of");
+    gan_refused(&m, &d, DT_ERROR_INVALID, ".devices is set, but a trainer with .replicas_of");
     d = gan_maker_desc(&m);
     d.parallel.batch_slices = 2;
-    gan_refused(&m, &d, DT_ERROR_INVALID, ".parallel.batch_slices is given with .replicas_of");
+    gan_refused(&m, &d, DT_ERROR_INVALID,
+                ".parallel.batch_slices is set, but a trainer with .replicas_of");
     d = gan_maker_desc(&m);
     d.checkpoint.folder = "build/no";
-    gan_refused(&m, &d, DT_ERROR_INVALID, ".checkpoint.folder is given with .replicas_of");
+    gan_refused(&m, &d, DT_ERROR_INVALID,
+                ".checkpoint.folder is set, but a trainer with .replicas_of");
     d = gan_maker_desc(&m);
     d.load = "build/no";
-    gan_refused(&m, &d, DT_ERROR_INVALID, ".load is given with .replicas_of");
+    gan_refused(&m, &d, DT_ERROR_INVALID, ".load is set, but a trainer with .replicas_of");
     d = gan_maker_desc(&m);
     d.batch = 5;
     gan_refused(&m, &d, DT_ERROR_INVALID, ".parallel.batch_slices is 6, and .batch 5");

@@ -129,9 +129,9 @@ static void death_parts(rank *r, train_model *m, dt_trainer *trainer) {
     char path[64];
     snprintf(path, sizeof path, "build/death_%ld", (long)getpid());
     EXPECT(r, !dt_trainer_store(trainer));
-    EXPECT(r, strstr(dt_ctx_error(m->ctx), "go on from a checkpoint") != NULL);
+    EXPECT(r, strstr(dt_ctx_error(m->ctx), "continue from a checkpoint") != NULL);
     EXPECT(r, dt_trainer_save(trainer, path) == DT_ERROR_REVOKED);
-    EXPECT(r, strstr(dt_ctx_error(m->ctx), "go on from a checkpoint") != NULL);
+    EXPECT(r, strstr(dt_ctx_error(m->ctx), "continue from a checkpoint") != NULL);
     EXPECT(r, strstr(dt_ctx_error(m->ctx), "shards of the parameters") != NULL);
     EXPECT(r, strstr(dt_ctx_error(m->ctx), "parallel.zero_stage") != NULL);
 }

@@ -131,9 +131,8 @@ TEST(trainer_refuses_two_values_of_one_name) {
         CHECK(names_create(&j) == DT_ERROR_INVALID && !j.trainer);
         CHECK_CONTAINS(
             dt_ctx_error(j.m.ctx),
-            i ? "' is what logs call a number of their own: give the metric or loss "
-                "another dt_label"
-              : "two metrics or losses are called 'accuracy': give one another dt_label");
+            i ? "' is a name that logs use themselves; give the metric or loss another dt_label"
+              : "two metrics or losses are named 'accuracy'; give one of them another dt_label");
         CHECK_CONTAINS(dt_ctx_error(j.m.ctx), taken[i]);
         dt_label(j.d.metrics[1], "mean");
         CHECK_TEXT(!names_create(&j), "%s", dt_ctx_error(j.m.ctx));

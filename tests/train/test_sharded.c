@@ -262,7 +262,8 @@ TEST(a_missing_damaged_or_foreign_checkpoint_part_is_named_and_the_earlier_check
             const step_record got = sharded_run(&s, text);
             CHECK(got.hash != 0);
             CHECK_CONTAINS(text, reasons[i]);
-            CHECK_CONTAINS(text, "training goes on from the newest good one before it, of step 1");
+            CHECK_CONTAINS(
+                text, "training continues from the newest good checkpoint before it, of step 1");
         }
         sharded_remove();
     }

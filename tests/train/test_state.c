@@ -323,7 +323,7 @@ TEST(a_checkpoint_of_a_later_version_is_refused_for_its_version) {
     dt_trainer *trainer = state_open(&m, STATE_SAME, &log, NULL);
     REQUIRE(trainer && state_craft(STATE_FIRST, path, "dtrain.state", STATE_WORD_VERSION, 5));
     CHECK(dt_trainer_load(trainer, path) == DT_ERROR_INVALID);
-    CHECK_CONTAINS(dt_ctx_error(m.ctx), "version 5; this dtrain reads 1 to 4");
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), "version is 5; this dtrain reads versions 1 to 4");
     dt_ctx_destroy(m.ctx);
     remove(path);
 }
@@ -476,10 +476,10 @@ TEST(a_damaged_newest_checkpoint_is_passed_over_for_the_one_before_it) {
         {false, false, {0}, 8, ""},
         {false, false, {8}, 6, "of step 6"},
         {false, false, {4, 6, 8}, 2, "of step 2"},
-        {false, false, {2, 4, 6, 8}, 0, "no other one there is good"},
+        {false, false, {2, 4, 6, 8}, 0, "the folder has no good checkpoint"},
         {false, true, {4}, 2, "of step 2"},
-        {false, true, {2, 4}, 0, "step-000000000008.safetensors: dt_trainer_load it"},
-        {true, false, {8}, 0, "step-000000000006.safetensors: dt_trainer_load it"},
+        {false, true, {2, 4}, 0, "step-000000000008.safetensors; call dt_trainer_load"},
+        {true, false, {8}, 0, "step-000000000006.safetensors; call dt_trainer_load"},
     };
     const char *folder = "build/test_state_folder";
     for (size_t n = 0; n < 2 * (sizeof cases / sizeof *cases); n++) {

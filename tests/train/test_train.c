@@ -561,10 +561,10 @@ TEST(a_wrong_trainer_description_is_refused_with_the_reason) {
     wrong_trainer(d, &m, ".batch is 5 for 8 replicas");
     d = good;
     static const char *const devices[][2] = {
-        {"cpu,,cpu", "a name is empty"},   {"cpu:2,", "a name is empty"},
-        {",cpu", "a name is empty"},       {"cpu:x", "N in cpu:N is a number of replicas"},
-        {"cpu:0", "N in cpu:N is a num"},  {"cpu:2,cpu:0", "N in cpu:N is a number of replicas"},
-        {"cpu:-1", "N in cpu:N is a num"}, {"cpu:60,cpu:60", "too many replicas; give 1 to"}};
+        {"cpu,,cpu", "a name is empty"},    {"cpu:2,", "a name is empty"},
+        {",cpu", "a name is empty"},        {"cpu:x", "N in cpu:N must be a number"},
+        {"cpu:0", "N in cpu:N must be a"},  {"cpu:2,cpu:0", "N in cpu:N must be a number"},
+        {"cpu:-1", "N in cpu:N must be a"}, {"cpu:60,cpu:60", "too many replicas; give 1 to"}};
     for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
         d.devices = devices[i][0];
         wrong_trainer(d, &m, devices[i][1]);
@@ -587,7 +587,7 @@ TEST(a_wrong_trainer_description_is_refused_with_the_reason) {
     wrong_trainer(d, &m, ".batch is -1");
     d = good;
     d.losses[0].term = d.loss;
-    wrong_trainer(d, &m, ".loss is short for .losses[0]; give one of them");
+    wrong_trainer(d, &m, ".loss and .losses[0] are both set");
     d = good;
     d.parallel.balance = DT_BALANCE_MEASURED;
     d.parallel.batch_slices = 4;

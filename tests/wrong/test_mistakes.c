@@ -682,7 +682,7 @@ TEST(tensors_of_two_graphs_are_named) {
           DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_ctx_error(d.ctx), "another graph than the store's: relu of 'a' [B, 3]");
     CHECK(dt_program_write(d.train, a, (float[6]){0}, 24) == DT_ERROR_INVALID);
-    CHECK_CONTAINS(dt_ctx_error(d.ctx), "the input is a tensor of another graph: 'a' [B, 3]");
+    CHECK_CONTAINS(dt_ctx_error(d.ctx), "the input belongs to another graph: 'a' [B, 3]");
     CHECK(dt_program_write(d.train, (dt_tensor){0}, (float[6]){0}, 24) == DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_ctx_error(d.ctx), "the input is nil");
     bench far;
@@ -841,7 +841,7 @@ TEST(a_column_that_nothing_reads_is_named) {
     const char *const error[] = {
         "dataset column 2: no loss and no metric reads 'mask' [B, 2]; leave it out",
         "dataset column 2: linear of 'fc.weight' [B, 2] is not an input",
-        "dataset column 2: its input is of another graph than the trainer's: 'far' [B, 3]"};
+        "dataset column 2: its input belongs to another graph than the trainer's: 'far' [B, 3]"};
     dt_trainer_desc desc = {.loss = d.loss, .devices = "cpu", .batch = 2};
     desc.data = (dt_dataset){.rows = 2,
                              .columns = {{.input = d.x, .data = rows, .dtype = DT_F32},
@@ -854,14 +854,14 @@ TEST(a_column_that_nothing_reads_is_named) {
     desc.data.columns[2] = (dt_column){0};
     desc.data.columns[0].input = alien;
     CHECK(dt_trainer_create(d.graph, &desc, &trainer) == DT_ERROR_INVALID);
-    CHECK_CONTAINS(dt_ctx_error(d.ctx), "dataset column 0: its input is of another graph");
+    CHECK_CONTAINS(dt_ctx_error(d.ctx), "dataset column 0: its input belongs to another graph");
     desc.data.columns[0].input = d.x;
     CHECK(!dt_trainer_create(d.graph, &desc, &trainer));
     dt_dataset data = desc.data;
     data.columns[0].input = alien;
     data.columns[1].input = dt_input(d.other, "label", DT_I32, dt_dims());
     CHECK(dt_trainer_evaluate(trainer, &data, 0, NULL) == DT_ERROR_INVALID);
-    CHECK_CONTAINS(dt_ctx_error(d.ctx), "dataset column 0: its input is of another graph");
+    CHECK_CONTAINS(dt_ctx_error(d.ctx), "dataset column 0: its input belongs to another graph");
     CHECK(!dt_trainer_evaluate(trainer, &desc.data, 0, NULL));
     dt_ctx_destroy(d.ctx);
 }
