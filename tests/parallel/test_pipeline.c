@@ -440,7 +440,7 @@ TEST(pipeline_names_the_settings_that_it_refuses) {
         {{.parallel.pipeline = 3, .devices = "cpu:3"},
          1,
          DT_ERROR_INVALID,
-         "2 stages, with stage 0"},
+         "2 stages, including stage 0"},
         {{.parallel.pipeline = 3, .devices = "cpu:3"}, 2, DT_ERROR_INVALID, "once, in order"}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         pipe_refused(&all[i].desc, all[i].mark, all[i].result, all[i].text);

@@ -333,7 +333,7 @@ static protocol_want protocol_wants(const protocol_case *c, protocol_fault fault
         break;
     case PROTOCOL_NORM:
     case PROTOCOL_VALIDATE:
-        w.text[0] = "step 3 was given up, and nothing has changed: rank 1: ";
+        w.text[0] = "step 3 was cancelled, and nothing has changed: rank 1: ";
         w.lives = true;
         break;
     case PROTOCOL_BARRIER:
@@ -344,7 +344,7 @@ static protocol_want protocol_wants(const protocol_case *c, protocol_fault fault
     case PROTOCOL_WRITE:
     case PROTOCOL_PUBLISH:
         w.text[1] = split                   ? "may be a step apart"
-                    : units || c->publishes ? "may be of two steps"
+                    : units || c->publishes ? "may be of two different steps"
                                             : "are those of step";
         w.steps[0] = w.steps[1] = 3;
         if (!c->publishes)

@@ -413,7 +413,7 @@ static void differ_rank(rank *r) {
 /* Rank 1 alone has kernels without FMA. */
 static void class_rank(rank *r) {
     static const char *const says =
-        "the CPU of rank 0 has kernels with FMA, that of rank 1 without FMA, and they round";
+        "rank 0 computes with CPU kernels with FMA and rank 1 without FMA, which round";
     for (int way = 0; way < 5; way++) { /* plain, ZeRO-3, a pipeline, local steps, both without */
         train_model m;
         dt_trainer *t = NULL;
@@ -595,9 +595,10 @@ static void back_rank(rank *r) {
     EXPECT(r, r->index || (back_damage("build/test_back/step-000000000006.safetensors") &&
                            back_damage("build/test_back/step-000000000004.safetensors")));
     EXPECT_TEXT(r, !dt_trainer_resume(trainer, &found) && found, "%s", dt_ctx_error(m.ctx));
-    EXPECT_TEXT(
-        r, strstr(dt_ctx_error(m.ctx), "goes on from the newest good one before it, of step 2"),
-        "%s", dt_ctx_error(m.ctx));
+    EXPECT_TEXT(r,
+                strstr(dt_ctx_error(m.ctx),
+                       "continues from the newest good checkpoint before it, of step 2"),
+                "%s", dt_ctx_error(m.ctx));
     dt_trainer_get_info(trainer, &info);
     EXPECT(r, info.step == 2);
     for (int i = 2; i < BACK_STEPS; i++) {

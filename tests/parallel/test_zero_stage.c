@@ -1260,7 +1260,7 @@ TEST(shard_degrees_that_form_no_groups_are_refused) {
         {0, 2, 0, DT_ERROR_INVALID, ".parallel.shard_degree = 2 needs .parallel.zero_stage"},
         {1, 2, 2, DT_ERROR_UNSUPPORTED, ".parallel.shard_degree = 2 cannot be combined with"},
         {2, 3, 0, DT_ERROR_INVALID,
-         ".parallel.shard_degree is 3 for 4 replicas: it must divide their number"},
+         ".parallel.shard_degree is 3 for 4 replicas; it must divide the number"},
         {3, 8, 0, DT_ERROR_INVALID, ".parallel.shard_degree is 8 for 4 replicas"},
     };
     train_model m;

@@ -201,7 +201,7 @@ static dt_result dti_replica_build(dti_parallel *par, uint32_t i) {
         DTI_TRY(dti_replica_programs(par, r, &r->tail, i, par->desc.tail));
     if (!r->full.count)
         return dti_fail(par->base, DT_ERROR_INVALID,
-                        "replica %u has no sample of a batch of %u; give a larger .batch, or fewer "
+                        "replica %u has no sample, as .batch is %u; give a larger .batch, or fewer "
                         "batch slices or replicas",
                         par->job.first + i, par->desc.batch);
     const size_t pieces = (size_t)DTI_MAX(r->full.piece_count, r->tail.piece_count);
@@ -236,8 +236,8 @@ static dt_result dti_operands_fit(dti_parallel *par, uint32_t replicas, uint64_t
     if (operands <= DTI_OPERANDS_MAX)
         return DT_OK;
     return dti_fail(par->base, DT_ERROR_INVALID,
-                    "%u batch slices on %u replicas of this process leave %llu partial sums, "
-                    "at most %d; use a multiple of the replicas for .parallel.batch_slices",
+                    ".parallel.batch_slices is %u for %u replicas of this process, which makes "
+                    "%llu partial sums, more than %d; use a multiple of the number of replicas",
                     par->job.batch_slices, replicas, (unsigned long long)operands,
                     DTI_OPERANDS_MAX);
 }
@@ -295,12 +295,12 @@ static dt_result dti_batch_slices_fit(dti_parallel *par, uint32_t batch_slices) 
                         batch, data);
     if (batch_slices > batch)
         return dti_fail(par->base, DT_ERROR_INVALID,
-                        ".parallel.batch_slices is %u, and .batch %u; at most %u", batch_slices,
-                        batch, batch);
+                        ".parallel.batch_slices is %u and .batch is %u; it must be at most %u",
+                        batch_slices, batch, batch);
     if (grid && par->desc.parts * (uint64_t)most > DTI_PIPE_MICROS_MAX)
         return dti_fail(par->base, DT_ERROR_INVALID,
                         ".accumulate is %u, with %u batch slices a replica of a %s; their product "
-                        "is at most %d",
+                        "must be at most %d",
                         par->desc.parts, most, what, DTI_PIPE_MICROS_MAX);
     return DT_OK;
 }

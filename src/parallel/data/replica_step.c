@@ -220,8 +220,8 @@ static dt_result dti_parallel_partial_commit(dti_parallel *par, dt_result result
     par->lost = true;
     if (mixed || dti_units_are(par))
         return dti_fail(par->base, result,
-                        "%.800s; weights here may be of two steps: create a new trainer, and go on "
-                        "from a checkpoint",
+                        "%.800s; the weights may be of two different steps; create a new trainer "
+                        "and continue from a checkpoint",
                         error.text);
     return dti_fail(par->base, result,
                     "%.800s; the weights of the first replica are those of step %llu", error.text,

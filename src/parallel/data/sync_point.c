@@ -197,8 +197,8 @@ static dt_result dti_sync_points_open(dti_parallel *par) {
         all->width = DTI_MAX(all->width, all->list[i].elements);
         if ((uint64_t)least * all->list[i].meet.spatial < 2)
             return dti_fail(par->base, DT_ERROR_INVALID,
-                            "a batch_norm with .sync has one value a channel in a batch of %u "
-                            "sample; use a larger .batch, or .tail = DT_TAIL_DROP",
+                            "a batch_norm with .sync has only one value per channel in a batch of "
+                            "%u sample; use a larger .batch, or .tail = DT_TAIL_DROP",
                             least);
     }
     for (uint32_t r = 0; r < par->mesh.world; r++)

@@ -15,8 +15,8 @@ static dt_result dti_round_desc_check(dti_base *base, const dt_local_desc *d) {
     if ((uint64_t)d->gossip * (uint64_t)d->steps <= UINT32_MAX)
         return DT_OK;
     return dti_fail(base, DT_ERROR_INVALID,
-                    ".local.gossip is %d, .local.steps %d; their product is at most %u", d->gossip,
-                    d->steps, UINT32_MAX);
+                    ".local.gossip is %d and .local.steps is %d; their product must be at most %u",
+                    d->gossip, d->steps, UINT32_MAX);
 }
 
 static dti_round_desc dti_round_resolve(const dt_local_desc *d, const dt_parallel_desc *parallel) {
@@ -40,7 +40,7 @@ static void dti_round_log(const dti_parallel *par) {
     if (round->gossip_steps)
         dti_log(par->base, DT_LOG_INFO,
                 "gossip: every %u steps of a round each rank averages its weights with one other "
-                "of %u, %s; results also depend on how replicas are spread over processes",
+                "of %u ranks, %s; results also depend on how replicas are spread over processes",
                 round->gossip_steps, par->mesh.world,
                 par->mesh.world & (par->mesh.world - 1) ? "each in turn (round robin)"
                                                         : "whose number differs in one bit");
@@ -123,7 +123,7 @@ static dt_result dti_inner_before(dti_parallel *par) {
     if (dti_optim_lr_fits(optim, lr))
         return DT_OK;
     return dti_fail(par->base, DT_ERROR_INVALID,
-                    "step %llu: a learning rate of %g; it must be from 0 to %g",
+                    "step %llu: the learning rate is %g; it must be from 0 to %g",
                     (unsigned long long)par->now->desc.step, lr, dti_optim_lr_max(optim));
 }
 

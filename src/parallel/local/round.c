@@ -329,11 +329,10 @@ static dt_result dti_round_done(dti_parallel *par, dti_parallel_result *out) {
     out->skipped = result == DT_ERROR_NUMERIC;
     if (!out->skipped)
         return result;
-    return dti_fail(
-        par->base, result,
-        "in the round from step %llu on %llu steps of replicas were skipped; the first: %.700s",
-        (unsigned long long)par->round.first, (unsigned long long)out->left_out,
-        dti_error_of(par).text);
+    return dti_fail(par->base, result,
+                    "the round from step %llu on skipped %llu steps of replicas; the first: %.700s",
+                    (unsigned long long)par->round.first, (unsigned long long)out->left_out,
+                    dti_error_of(par).text);
 }
 
 static const dti_strategy dti_round_strategy = {DTI_ROUND_PLAN,

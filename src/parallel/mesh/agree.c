@@ -50,7 +50,8 @@ static dt_result dti_agree_difference(dti_parallel *par, const char *mine, size_
     if (!dti_model_texts_differ(mine, mine_size, theirs, theirs_size, &line))
         return DT_OK;
     return dti_fail(par->base, DT_ERROR_INVALID,
-                    "the ranks have different settings: rank %u has '%s', rank 0 '%s'",
+                    "the ranks have different settings: rank %u has '%s', but rank 0 '%s'; give "
+                    "all ranks the same",
                     par->mesh.rank,
                     dti_show_line(dti_model_line(mine + line, mine_size - line)).text,
                     dti_show_line(dti_model_line(theirs + line, theirs_size - line)).text);
@@ -101,12 +102,12 @@ static dt_result dti_agree_class(dti_parallel *par) {
         other--;
     if (other < 0)
         return DT_OK;
-    return dti_fail(par->base, DT_ERROR_INVALID,
-                    "the CPU of rank %u has kernels %s, that of rank %u %s, and they round "
-                    "differently; use processors of one class with the same dt_ctx_desc.amx, or "
-                    "dt_ctx_desc.no_fast on all ranks",
-                    world - (uint32_t)classes[first], kernels[first],
-                    world - (uint32_t)classes[other], kernels[other]);
+    return dti_fail(
+        par->base, DT_ERROR_INVALID,
+        "rank %u computes with CPU kernels %s and rank %u %s, which round differently; use CPUs of "
+        "one class with the same dt_ctx_desc.amx, or set dt_ctx_desc.no_fast on all ranks",
+        world - (uint32_t)classes[first], kernels[first], world - (uint32_t)classes[other],
+        kernels[other]);
 }
 
 /* ---- one state */

@@ -42,7 +42,8 @@ static const char *dti_device_fault(const dti_device_walk *w) {
         return "a name is empty";
     if (w->times)
         return "there are too many replicas";
-    return strncmp(w->name, "cpu", 3) ? "a name is too long" : "N in cpu:N is a number of replicas";
+    return strncmp(w->name, "cpu", 3) ? "a name is too long"
+                                      : "N in cpu:N must be a number of replicas";
 }
 
 static uint32_t dti_devices_count(dti_base *base, const char *devices) {
@@ -69,8 +70,8 @@ static dt_result dti_context_beside(dti_parallel *par, const dt_graph *graph, co
     d.on_error = (dt_on_error){0}; /* what fails there, fails in a call of the application's */
     if (d.vulkan && !d.vulkan->lock)
         return dti_fail(par->base, DT_ERROR_INVALID,
-                        "several %ss submit to the application's queue from several threads: "
-                        "dt_ctx_desc.vulkan needs lock and unlock",
+                        "several %ss submit to the application's queue from several threads; set "
+                        "lock and unlock of dt_ctx_desc.vulkan",
                         what);
     dt_result result = dt_ctx_create(&d, out);
     return result ? dti_fail(par->base, result, "a context for %s %u: %s", what, i,

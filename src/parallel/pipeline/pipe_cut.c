@@ -60,7 +60,7 @@ static dt_result dti_pipe_cut_marked(dti_base *base, const dt_graph *g, dti_pipe
     if (now + 1 == cut->chunks)
         return DT_OK;
     return dti_fail(base, DT_ERROR_INVALID,
-                    "dt_stage marks %u stages, with stage 0, but the pipeline has %u", now + 1,
+                    "dt_stage marks %u stages, including stage 0, but the pipeline has %u", now + 1,
                     cut->chunks);
 }
 

@@ -184,7 +184,7 @@ static dt_result dti_pipe_schedule_fill(dti_base *base, dt_pipeline_schedule kin
     for (uint32_t d = 0; d < s->devices && !result; d++)
         dti_pipe_list_of_kind(s, d, dti_pipe_warm(s, kind, d), begins);
     if (!result && !dti_pipe_worked_off(&p))
-        result = dti_fail(base, DT_ERROR_INVALID, "a pipeline schedule with a deadlock");
+        result = dti_fail(base, DT_ERROR_INVALID, "the pipeline schedule has a deadlock");
     if (!result) {
         dti_pipe_bubble(&p);
         dti_pipe_alive(s);

@@ -296,13 +296,13 @@ static dt_result dti_pipe_cut_auto(dti_base *base, dti_pipe_cut *cut, const dti_
         dti_pipe_search_places(cut, &s);
         const uint32_t most = dti_pipe_search_most(&s);
         dti_pipe_search_thin(&s, cut->chunks);
-        result = most >= cut->chunks
-                     ? dti_pipe_search_cut(base, cut, &s)
-                     : dti_fail(base, DT_ERROR_INVALID,
-                                ".parallel.pipeline: %u stages, but the model can be cut into %u "
-                                "at most, each with a trained parameter and at most %d tensors "
-                                "over a cut; use fewer",
-                                cut->chunks, DTI_MAX(most, 1u), DT_MAX_OUTPUTS);
+        result =
+            most >= cut->chunks
+                ? dti_pipe_search_cut(base, cut, &s)
+                : dti_fail(base, DT_ERROR_INVALID,
+                           ".parallel.pipeline is %u; the model can be cut into at most %u stages, "
+                           "each with a trained parameter and at most %d tensors over a cut",
+                           cut->chunks, DTI_MAX(most, 1u), DT_MAX_OUTPUTS);
     }
     DTI_FREE(base, s.at, s.best, s.from);
     return result;

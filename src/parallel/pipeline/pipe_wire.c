@@ -194,8 +194,8 @@ static dt_result dti_pipe_flows_make(dti_parallel *par) {
         works += pipe->plan->flows[i].link_count * DTI_PIPE_WINDOW;
     if (!result && works > DTI_PIPE_WORKS_MAX)
         return dti_fail(par->base, DT_ERROR_UNSUPPORTED,
-                        "the pipeline has %u tensors in flight to and from this rank; at most %d: "
-                        "cut where fewer cross",
+                        "the pipeline has %u tensors in flight to and from this rank; at most %d "
+                        "are possible: cut where fewer cross",
                         works, DTI_PIPE_WORKS_MAX);
     return result;
 }

@@ -75,7 +75,7 @@ static dt_result dti_parallel_given_up(dti_parallel *par) {
     if (sum[DTI_WEIGHTS_FAULT] < 1.5)
         snprintf(who, sizeof who, "rank %u", (uint32_t)sum[DTI_WEIGHTS_WHO]);
     return dti_fail(par->base, DT_ERROR_CANCELLED,
-                    "step %llu was given up: %s failed and reports why; nothing has changed",
+                    "step %llu was cancelled: %s failed and reports why; nothing has changed",
                     (unsigned long long)par->now->desc.step, who);
 }
 
@@ -132,9 +132,9 @@ static dt_result dti_parallel_called(dti_parallel *par) {
         first == par->number
             ? DT_OK
             : dti_fail(par->base, DT_ERROR_INVALID,
-                       "step %llu: rank %u steps trainer %u of those that share replicas, and rank "
-                       "0 trainer %llu (0 is the first, then .replicas_of in order of creation); "
-                       "step the same one on all ranks; nothing has changed",
+                       "step %llu: rank %u steps trainer %u of those that share replicas, but rank "
+                       "0 steps trainer %llu (0 is the first, then those with .replicas_of in "
+                       "order of creation); step the same one on all ranks; nothing has changed",
                        (unsigned long long)par->now->desc.step, par->mesh.rank, par->number,
                        (unsigned long long)first);
     return dti_agree_result(par, own);
@@ -234,7 +234,7 @@ static dt_result dti_protocol_partial_commit(dti_parallel *par, dt_result result
     s->leave(par);
     return dti_fail(
         par->base, result,
-        "%.800s; %s may be a step apart: create a new trainer and go on from a checkpoint",
+        "%.800s; %s may be a step apart; create a new trainer and continue from a checkpoint",
         error.text, s->parts);
 }
 
@@ -257,7 +257,7 @@ static dt_result dti_parallel_not_finite_text(dti_parallel *par, const char *sta
 /* A device of another rank failed in NORM or VALIDATE. */
 static dt_result dti_protocol_device_lost(dti_parallel *par) {
     return dti_fail(par->base, DT_ERROR_CANCELLED,
-                    "step %llu was given up, and nothing has changed: %.800s",
+                    "step %llu was cancelled, and nothing has changed: %.800s",
                     (unsigned long long)par->now->desc.step, dti_error_of(par).text);
 }
 

@@ -10,7 +10,7 @@ static dt_result dti_values_put(dti_parallel *par, uint32_t array, uint64_t at, 
 
 static dt_result dti_values_lost(dti_parallel *par, const char *what) {
     return dti_fail(par->base, DT_ERROR_REVOKED,
-                    "the job ended at step %llu, and other %s: create a new trainer and go on "
+                    "the job ended at step %llu, and other %s; create a new trainer and continue "
                     "from a checkpoint",
                     (unsigned long long)par->replicas[0].store->steps, what);
 }
@@ -143,10 +143,11 @@ static void dti_values_begin(dti_parallel *par, dti_values_move *m, char *piece)
 
 static dt_result dti_values_open(dti_parallel *par, dti_values_move *m, char *piece) {
     if (!dti_values_are_made(par))
-        return dti_fail(par->base, DT_ERROR_REVOKED,
-                        "the job ended at step %llu, as its programs could not be made again, and "
-                        "its values are lost: create a new trainer and go on from a checkpoint",
-                        (unsigned long long)par->replicas[0].store->steps);
+        return dti_fail(
+            par->base, DT_ERROR_REVOKED,
+            "the job ended at step %llu, as its programs could not be compiled again, and its "
+            "values are lost; create a new trainer and continue from a checkpoint",
+            (unsigned long long)par->replicas[0].store->steps);
     dti_values_begin(par, m, piece);
     m->replica = dti_values_replica(m);
     return m->replica == par->mesh.data ? dti_values_lost(par, m->map.lost) : DT_OK;

@@ -42,9 +42,10 @@ static uint32_t dti_shards(const dti_parallel *par) {
 static dt_result dti_shards_check(const dti_parallel *par) {
     const uint32_t shards = dti_shards(par);
     if (par->job.replicas % shards)
-        return dti_fail(par->base, DT_ERROR_INVALID,
-                        ".parallel.shard_degree is %u for %u replicas: it must divide their number",
-                        shards, par->job.replicas);
+        return dti_fail(
+            par->base, DT_ERROR_INVALID,
+            ".parallel.shard_degree is %u for %u replicas; it must divide the number of replicas",
+            shards, par->job.replicas);
     for (uint32_t rank = 0; rank < par->mesh.world; rank++) {
         const dt_comm_span own = dti_mesh_own(&par->mesh, rank);
         const bool spans = own.count < shards;
@@ -52,8 +53,8 @@ static dt_result dti_shards_check(const dti_parallel *par) {
             (spans ? own.first % shards + own.count <= shards : own.count % shards == 0))
             continue;
         return dti_fail(par->base, DT_ERROR_INVALID,
-                        ".parallel.shard_degree is %u, and rank %u has %u replicas: use a multiple "
-                        "or a divisor of each rank's replicas",
+                        ".parallel.shard_degree is %u, but rank %u has %u replicas; give a "
+                        "multiple or a divisor of each rank's number of replicas",
                         shards, rank, own.count);
     }
     return DT_OK;

@@ -154,11 +154,11 @@ static dt_result dti_unit_pass_values(dti_parallel *par, const dti_unit_pass *pa
 
 static dt_result dti_unit_pass_differs(dti_parallel *par, size_t bad, size_t orders) {
     return bad < orders
-               ? dti_fail(par->base, DT_ERROR_UNSUPPORTED,
-                          "an evaluation with .parallel.zero_stage = %d: replicas read "
-                          "parameters in different orders; give all replicas the same devices, "
-                          "or less than %d",
-                          par->desc.parallel.zero_stage, DT_SHARD_GRADIENTS)
+               ? dti_fail(
+                     par->base, DT_ERROR_UNSUPPORTED,
+                     ".parallel.zero_stage is %d, but replicas read parameters in different orders "
+                     "in an evaluation; give all replicas the same devices, or a stage below %d",
+                     par->desc.parallel.zero_stage, DT_SHARD_GRADIENTS)
                : dti_fail(par->base, DT_ERROR_INVALID,
                           "the ranks evaluate %s; give all ranks the same",
                           bad == orders ? "sets of different numbers of rows"

@@ -122,11 +122,11 @@ static dt_result dti_units_differ(dti_parallel *par, uint32_t group) {
     char of[32] = "";
     if (dti_pipe_of(par))
         snprintf(of, sizeof of, " of stage %u", group % dti_pipe_of(par)->chunk_count);
-    return dti_fail(par->base, DT_ERROR_UNSUPPORTED,
-                    ".parallel.zero_stage = %d: replicas%s read parameters in different orders, "
-                    "since their devices differ; give all replicas the same devices, or less than "
-                    "%d",
-                    par->desc.parallel.zero_stage, of, DT_SHARD_GRADIENTS);
+    return dti_fail(
+        par->base, DT_ERROR_UNSUPPORTED,
+        ".parallel.zero_stage is %d, but replicas%s read parameters in different orders, as their "
+        "devices differ; give all replicas the same devices, or a stage below %d",
+        par->desc.parallel.zero_stage, of, DT_SHARD_GRADIENTS);
 }
 
 static dt_result dti_ranks_same(dti_parallel *par, int64_t *own, size_t count, size_t *bad) {
