@@ -113,8 +113,8 @@ static bool dti_fit_validates_behind(const dti_fit *f, uint64_t step) {
     return every && step && step % every == 0 && step != f->seen_step;
 }
 
-/* How many steps may be under way behind the next one: none where something is due behind it.
- * Callbacks see each step before the next one begins, but where .in_flight = 2 asks for more. */
+/* How many steps may be in flight after the next one: 0 if something is due after it. Callbacks see
+ * each step before the next one begins, unless .in_flight = 2. */
 static uint32_t dti_fit_ahead(const dti_fit *f) {
     const uint64_t next = dti_trainer_number(f->t);
     const bool due = dti_fit_validates_behind(f, next) || (f->s.steps && next >= f->s.steps);
@@ -150,8 +150,8 @@ static dt_result dti_fit_empty(dti_fit *f, const dt_train_report *r) {
                     (unsigned long long)f->d->steps);
 }
 
-/* What other ranks do not hear of before the end of a round of local steps, where they would wait
- * for this one. */
+/* What other ranks learn only at the end of a round of local steps. Before that they would wait for
+ * this rank. */
 static dt_result dti_fit_alone(dti_fit *f, dt_result result) {
     dti_parallel *par = &f->t->par;
     if (!result || !dti_parallel_is_local(par) || !par->desc.comm || par->lost)
@@ -175,7 +175,7 @@ static dt_result dti_fit_step(dti_fit *f, dt_train_report *r) {
         f->in_a_row = 0;
     if (result && !used)
         return dti_fit_alone(f, result);
-    if (result && !dti_parallel_is_local(&t->par)) /* sums of what was skipped are no numbers */
+    if (result && !dti_parallel_is_local(&t->par)) /* a skipped sum is not a number */
         *r = (dt_train_report){.step = r->step, .epoch = r->epoch, .epoch_ended = r->epoch_ended};
     return dti_fit_skipped(f, result);
 }
@@ -194,7 +194,7 @@ static dt_result dti_fit_checkpoint(dti_fit *f, bool epoch_ended) {
     return dti_checkpoint_is_lost(t, result) ? DT_OK : result;
 }
 
-/* What comes behind the last step of an epoch. */
+/* What follows the last step of an epoch. */
 static dt_result dti_fit_epoch(dti_fit *f) {
     const uint64_t every = f->d->validation_epochs ? f->d->validation_epochs : 1;
     dt_result result = DT_OK;
@@ -247,7 +247,7 @@ static dt_result dti_fit_once(dti_fit *f) {
     return result ? result : dti_fit_between(f, &r);
 }
 
-/* What was due behind the last step of an interrupted fit, and did not come any more. */
+/* Does the work that was due after the last step of an interrupted fit. */
 static dt_result dti_fit_overdue(dti_fit *f) {
     const bool ended = f->s.train.steps && f->s.train.epoch < f->s.epoch;
     dt_result result = DT_OK;

@@ -1,7 +1,7 @@
 /* The loop over epochs (src/api/fit.h): it owns when a model is validated, what is the best, and
- * why training ends. It computes nothing of its own: steps, evaluation, checkpoints are the
- * trainer's. All that decides is the same on all ranks, but for what a callback asks for, on which
- * they agree after each step.
+ * why training ends. It computes nothing itself: steps, evaluation and checkpoints are the
+ * trainer's. All decisions are the same on all ranks. Requests of callbacks differ, so ranks agree
+ * on them after each step.
  *
  * The files of this folder in the order in which to read them:
  *
@@ -12,7 +12,7 @@
  *   metric.c                   metrics on the host
  *   summary.c                  a model as a table
  *   progress.c                 a bar of one line
- *   log_fit.c, profile_fit.c   what a fit tells a log, and a trace */
+ *   log_fit.c, profile_fit.c   a fit's entries of a log and a trace */
 
 typedef struct dti_fit {
     dt_trainer *t;
@@ -27,8 +27,10 @@ typedef struct dti_fit {
     uint64_t valueless; /* of .not_finite: nothing counted */
     uint64_t seen_step; /* the newest validation's or watched epoch's */
     int watches;        /* number of the value */
-    bool asked;         /* to stop, in the middle of a round of local steps; */
-    dt_result held;     /* or what a callback failed with there */
+    bool asked;         /* a request to stop in the middle of a round of local steps */
+    dt_result held;     /* the failure of a callback in the middle of such a round */
+    char *best;         /* weights of the first store at their best; NULL: not wanted */
+    uint64_t best_bytes;
     bool have_best;
     bool resumed; /* what an interrupted fit watched */
     /* The best weights; .values is NULL: not wanted. */
@@ -45,14 +47,14 @@ static void dti_fit_watched(dti_fit *f);
 static void dti_fit_take_watched(dti_fit *f);
 /* Whether .watch.save can be written, before the steps whose best weights it is for. */
 static dt_result dti_fit_probe(const dti_fit *f);
-/* The newest value of what is watched has come; why: of one that is not finite, or "". */
+/* The newest value of the watched metric has come. why: why it is not finite, or "". */
 static dt_result dti_fit_look(dti_fit *f, const dt_train_report *r, const char *why);
 /* A loss that is not finite ends no fit: it is a value that is not better. */
 static dt_result dti_fit_validate(dti_fit *f);
 /* The best weights, also where too many steps in a row were not finite: all ranks know it. The text
  * of `result`, which is returned if it is an error, stays. */
 static dt_result dti_fit_put_back(dti_fit *f, dt_result result);
-/* Every value of what is watched was a NaN or infinity: success, and the text says so. */
+/* Every value of the watched metric was a NaN or infinity: success, and the text reports it. */
 static void dti_fit_best_none(const dti_fit *f);
 
 /* ---- fit.c */

@@ -1,5 +1,5 @@
-/* What a fit may be asked for: its description against the trainer, the set to validate on, and
- * what the other ranks were asked for. */
+/* Checks a fit's description: against the trainer, the set to validate on, and the descriptions of
+ * the other ranks. */
 
 /* ---- the members of a description */
 

@@ -114,7 +114,7 @@ static dt_result dti_fit_remember(dti_fit *f) {
     return DT_OK;
 }
 
-/* The newest value of what is watched has come; why: of one that is not finite, or "". */
+/* The newest value of the watched metric has come. why: why it is not finite, or "". */
 static dt_result dti_fit_look(dti_fit *f, const dt_train_report *r, const char *why) {
     const dt_watch *w = &f->d->watch;
     dt_result result = DT_OK;
@@ -191,7 +191,7 @@ static void dti_fit_take_watched(dti_fit *f) {
         f->s.stop = DT_FIT_STOP_EARLY;
 }
 
-/* Every value of what is watched was a NaN or infinity: success, and the text says so. */
+/* Every value of the watched metric was a NaN or infinity: success, and the text reports it. */
 static void dti_fit_best_none(const dti_fit *f) {
     dti_base *base = f->t->base;
     if (f->s.best_step || !f->s.not_finite)

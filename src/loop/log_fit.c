@@ -1,4 +1,5 @@
-/* What a fit tells a log. One that fails is closed by itself and has said so: training goes on. */
+/* Writes a fit's results to a log. A log that fails closes itself and reports that; training goes
+ * on. */
 
 static void dti_log_values(dt_run_log *log, const dt_trainer *t, const char *group, uint64_t step,
                            const dt_train_report *r) {

@@ -1,6 +1,6 @@
 /* The range test of learning rates (Smith, "Cyclical Learning Rates for Training Neural Networks",
- * 2017, section 3.3): steps at rates that grow geometrically, and how their losses go. What they
- * did to the job is undone by a checkpoint, so it goes with replicas, ranks and stages alike. */
+ * 2017, section 3.3): steps at rates that grow geometrically, and how their losses go. A checkpoint
+ * restores the job afterwards, so the test supports replicas, ranks and stages. */
 
 #define DTI_LR_STEPS 100
 #define DTI_LR_DIVERGED 4.0 /* times the smallest smoothed loss: nothing more is learnt */
@@ -9,8 +9,8 @@ typedef struct dti_lr_find {
     dt_trainer *t;
     dt_lr_find_desc d; /* no 0 in it that means another number */
     dt_lr_curve *curve;
-    double lr;      /* what the file does not have: the rate that was set, */
-    uint64_t saved; /* which checkpoint is the newest, */
+    double lr;      /* the rate before the test; the file lacks it */
+    uint64_t saved; /* the step of the newest checkpoint */
     dti_watched watched;
     double mean, best; /* of losses, exponentially; its smallest value */
 } dti_lr_find;
@@ -25,7 +25,8 @@ static dt_lr_find_desc dti_lr_resolved(const dt_lr_find_desc *given) {
     return d;
 }
 
-/* What is there would be replaced, and then removed; it may be all that has a job's state. */
+/* An existing file would be replaced, and then removed; it may be the only copy of a job's
+ * state. */
 static dt_result dti_lr_check_file(const dti_lr_find *f) {
     uint64_t size;
     int stream;
@@ -72,7 +73,7 @@ static double dti_lr_rate(const dti_lr_find *f, int i) {
     return f->d.min * dti_exp((double)i / (double)(f->d.steps - 1) * dti_ln(f->d.max / f->d.min));
 }
 
-/* Whether the test goes on behind point i. A step that was skipped for a NaN has no loss. */
+/* Whether the test goes on after point i. A step that was skipped for a NaN has no loss. */
 static bool dti_lr_add(dti_lr_find *f, int i, double lr, double loss) {
     const double keep = f->d.smoothing;
     if (!dti_finite_f64(loss))

@@ -194,8 +194,8 @@ static void dti_metric_add_score(dt_metric *m, float score, bool positive, doubl
     m->sums[1 + bin + (positive ? 0 : bins)] += weight;
 }
 
-/* Sums of targets and of their squares are pairs (sum, what it lacks): the variance is a small
- * difference of large numbers where the mean is far from 0. */
+/* Sums of targets and of their squares are pairs (sum, rounding error). If the mean is far from 0,
+ * the variance is a small difference of large numbers. */
 
 /* The first 26 bits: products of such halves are exact (Dekker, 1971). */
 static double dti_metric_high(double x) {
@@ -356,7 +356,7 @@ static int dti_scored_before(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
-/* The weights of the next step, which `at` is left behind; false: there is none. */
+/* The weights of the next step; `at` is left after them. False: there is no next step. */
 static bool dti_metric_step(const dt_metric *m, size_t *at, double *positive, double *negative) {
     const size_t bins = (size_t)m->desc.bins;
     *positive = *negative = 0.0;

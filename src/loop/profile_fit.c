@@ -1,4 +1,4 @@
-/* What a fit tells a trace: steps, by the times of their reports. */
+/* Writes a fit's steps to a trace, by the times of their reports. */
 
 static void dti_profile_span(dt_profile *p, const char *name, double begin, double seconds) {
     if (seconds <= 0.0)
@@ -22,7 +22,7 @@ DTI_PUBLIC(dt_profile_fit, (void *profile, dt_fit_state *state), profile, DTI_OF
     dti_profile_argument(p, "step", s->step);
     dti_profile_argument(p, "samples", r->samples);
     dti_profile_close(p);
-    /* one behind the other, though a pipeline's take turns */
+    /* one after the other, although a pipeline's alternate */
     const struct {
         const char *name;
         double seconds;

@@ -1,7 +1,7 @@
-/* A bar of one line for dt_trainer_fit: what the library writes only because a program handed it
- * over as a callback. On a terminal a line is written over the one before, filled up with blanks,
- * so no escape code is needed; elsewhere an epoch is a line. A stream that cannot be written is
- * nobody's error: training goes on. */
+/* A progress bar of one line for dt_trainer_fit. The library prints only this, and only if the
+ * program passes it as a callback. On a terminal each line overwrites the one before, padded with
+ * blanks, without escape codes. Elsewhere each epoch is a line. A failed write is not an error:
+ * training goes on. */
 
 #define DTI_PROGRESS_BAR 24
 
@@ -81,7 +81,7 @@ static void dti_progress_bar(dti_progress_line *line, const dt_fit_state *s) {
     dti_progress_add(line, "[%s] ", bar);
 }
 
-/* Over what is there: the rest of an older, longer line is wiped out by blanks. */
+/* Overwrites the line before; blanks erase the rest of a longer one. */
 static void dti_progress_over(FILE *file, const dti_progress_line *line, int columns) {
     const int room = DTI_MAX(columns - 1, 1);
     fprintf(file, "\r%-*.*s\r", room, room, line->text);
@@ -103,7 +103,7 @@ static void dti_progress_rate(dti_progress_line *line, const dt_progress *p,
         dti_progress_add(line, "  %.0f samples/s", (double)(r->samples - p->before) / r->seconds);
 }
 
-/* Behind an epoch or a validation: a line that stays. */
+/* After an epoch or a validation: a line that stays. */
 static void dti_progress_stay(dti_progress_line *line, const dt_progress *p,
                               const dt_fit_state *s) {
     dti_progress_head(line, p, s);
@@ -122,8 +122,8 @@ static const char *dti_progress_why(const dt_fit_state *s) {
     return (size_t)s->stop < DTI_COUNT(why) ? why[s->stop] : "";
 }
 
-/* An epoch without a validation has its line; one that is validated gets it behind that, and one
- * that ends in the middle at the end. */
+/* An epoch without a validation prints its line at once. A validated epoch prints it after the
+ * validation; an interrupted one at the end. */
 static bool dti_progress_stays(const dt_progress *p, const dt_fit_state *s) {
     if (s->event == DT_FIT_END)
         return dti_progress_why(s)[0] || (s->train.steps && p->shown != s->step);

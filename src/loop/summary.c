@@ -1,6 +1,6 @@
 /* What a tensor is computed from, as a table: a row for each op that computes, in order. Parameters
  * belong to the first op that reads them, also through views, so those of tied layers count once.
- * Numbers are of one sample and of the graph alone: what a device takes is dt_program_info's. */
+ * Numbers are of one sample and of the graph only: dt_program_info has a device's needs. */
 
 typedef struct dti_summary {
     const dt_graph *g;
@@ -43,7 +43,7 @@ static void dti_summary_params(dti_summary *s, uint32_t id) {
     }
 }
 
-/* A layer's name is its parameters' without what stands behind the last dot. */
+/* A layer's name is that of its parameters, without the part after the last dot. */
 static int dti_summary_name(const char *param) {
     const char *dot = param ? strrchr(param, '.') : NULL;
     return dot ? (int)(dot - param) : param ? (int)strlen(param) : 0;

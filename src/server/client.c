@@ -1,5 +1,5 @@
-/* A worker's connections to its servers: dials, repeats a question after a connection broke, and
- * ends with an error when a server is silent for too long. See client.h. */
+/* A worker's connections to its servers. It connects, repeats a question after a broken connection,
+ * and fails when a server is silent for too long. See client.h. */
 
 #define DTI_CLIENT_WAIT_MS 30000
 #define DTI_CLIENT_DIAL_NS 50000000u     /* before the next try; doubled, */
@@ -24,7 +24,7 @@ static void dti_client_closed(void *user, uint32_t who, bool was_open, bool refu
     snprintf(s->why, sizeof s->why, "%s", why);
 }
 
-/* A question has one answer: what comes behind it finds no room, which may be gone by then. */
+/* A question has one answer. Data after it finds no room, which may be gone by then. */
 static void *dti_client_room(void *user, uint32_t who, const dti_message *m) {
     dti_client *c = user;
     return who == c->to && !c->answered && m->bytes <= c->room_bytes ? c->room : NULL;
@@ -139,8 +139,8 @@ static uint64_t dti_client_step(dti_client *c) {
     return DTI_MIN(dti_now_ns() - start, (uint64_t)DTI_CLIENT_STEP_MOST);
 }
 
-/* Until dialling has come out. The system of a server that is stopped takes the connection, and
- * nothing is said on it: that is not waited for longer than the server is. */
+/* Until connecting has succeeded or failed. The system accepts connections for a stopped server,
+ * but no answer follows. The wait is as long as for a server that is away. */
 static void dti_client_shake_hands(dti_client *c, uint32_t to) {
     dti_client_server *s = &c->servers[to];
     const uint64_t most = DTI_MAX(c->wait_ns, (uint64_t)DTI_CLIENT_DIAL_MOST);
@@ -182,8 +182,8 @@ static dt_result dti_client_connect(dti_client *c, uint32_t to) {
     return DT_OK;
 }
 
-/* False: the connection broke before the answer came, or nothing moved on it for so long that the
- * server is given up. */
+/* False: the connection broke before the answer, or nothing was received for so long that the
+ * server counts as lost. */
 static bool dti_client_try(dti_client *c, uint32_t to, const dti_message *m, const void *body) {
     dti_client_server *s = &c->servers[to];
     uint64_t quiet = 0, moved = c->calls->moved(c->message_server, to);

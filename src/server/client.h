@@ -1,11 +1,11 @@
-/* A worker's side of its connections to the servers: one question at a time, repeated after a
- * connection broke, for as long as the servers may be away. */
+/* A worker's side of its connections to the servers. It asks one question at a time. After a broken
+ * connection it repeats the question, for as long as servers may be away. */
 
 #define DTI_SERVERS_MAX 64
 
 typedef struct dti_client dti_client;
 
-/* One server, as it told. */
+/* One server, as it described itself. */
 typedef struct dti_client_server {
     char address[272];
     dti_welcome welcome;
@@ -13,7 +13,7 @@ typedef struct dti_client_server {
     bool told;       /* of how dialling came out */
     bool back;       /* it was greeted since its values were taken: they may be others */
     bool silent;     /* given up: it says nothing */
-    uint64_t full;   /* it has so many workers, and takes no more; 0: it does */
+    uint64_t full;   /* it has this many workers and takes no more; 0: it takes more */
     uint64_t broken; /* since when there is no connection, ns */
     char why[256];
 } dti_client_server;
@@ -41,11 +41,10 @@ struct dti_client {
 static dt_result dti_client_open(dti_base *base, const char *servers, const dt_comm_desc *by,
                                  int wait_ms, dti_client *c);
 static void dti_client_close(dti_client *c);
-/* Asks server `to`, and waits for the answer: a small one's body is in c->small, a large one's in
- * `room`, where a small one's is, too. A server's DTI_SAY_ERROR is an error here. PEER_LOST: it is
- * gone, or silent, for too long; REFUSED: by its key or settings, or it has all of its workers;
- * INVALID: it is another server than before. c->apart: it was not asked, as the servers have to
- * agree again. */
+/* Asks server `to` and waits for the answer. c->small has a small body; `room` has a body of any
+ * size. A server's DTI_SAY_ERROR is an error here. PEER_LOST: it is gone or silent for too long.
+ * REFUSED: by its key or settings, or it has all of its workers. INVALID: it is another server than
+ * before. c->apart: it was not asked, because the servers have to agree again. */
 static dt_result dti_client_ask(dti_client *c, uint32_t to, const dti_message *m, const void *body,
                                 void *room, uint64_t room_bytes);
 /* Connects to a server, if it is not; c->servers[to].welcome is what it said. */

@@ -1,5 +1,5 @@
-/* A worker's programs by number of rows, its gradient of a batch slice, and the sum of pushes on a
- * server. See compute.h. */
+/* A worker's programs by number of rows, its gradient of a batch slice, and a server's sum of
+ * pushes. See compute.h. */
 
 /* ---- shares */
 
@@ -257,7 +257,7 @@ static uint64_t dti_push_blocks(uint64_t begin, uint64_t end) {
     return (end - begin + DTI_BLOCK - 1) / DTI_BLOCK;
 }
 
-/* NaN: not all of it is finite. Squares of what is may still overflow. */
+/* NaN: not all elements are finite. Squares of finite ones may still overflow. */
 static float dti_push_square(const dti_isa_kernels *k, const float *g, uint64_t n) {
     const float sum = k->row_sum_sq(g, (int64_t)n);
     return dti_finite_f32(sum) || dti_all_finite(g, DT_F32, n) ? sum : NAN;

@@ -1,6 +1,6 @@
-/* What a worker computes: the gradient of the batch slice that a ticket names, with the bits that a
- * replica with that batch slice gives it. A batch slice has one of at most three numbers of rows;
- * each has programs of its own. */
+/* What a worker computes: the gradient of a ticket's batch slice. It has the bits that a replica
+ * computes for that slice. A batch slice has one of at most three numbers of rows; each has
+ * programs of its own. */
 
 #define DTI_SHARES_MAX 3
 
@@ -40,9 +40,9 @@ static void dti_push_write(const dti_parallel *par, const dti_push_shape *shape,
                            void *to);
 /* Whether all numbers of a push are finite. */
 static bool dti_push_is_finite(const dti_push_shape *shape, const void *push);
-/* Pushes of all batch slices, one `stride` bytes behind the other, to one update of the store,
- * which is a replica without rows; gradients are multiplied by `clip`; out as by
- * dti_parallel_end. */
+/* Makes one update of the store, a replica without rows, from the pushes of all batch slices. The
+ * pushes are `stride` bytes apart. Gradients are multiplied by `clip`. out: as dti_parallel_end
+ * fills it. */
 static dt_result dti_push_apply(dti_parallel *par, const dti_push_shape *shape, char *pushes,
                                 uint64_t stride, uint32_t rows, float clip,
                                 const dt_step_desc *step, dti_parallel_result *out);

@@ -3,7 +3,7 @@
  *
  * The files of this folder in the order in which to read them:
  *
- *   tickets.h, tickets.c          who computes what, without I/O
+ *   tickets.h, tickets.c          assigns batch slices to workers, without I/O
  *   compute.h, compute.c          a worker's gradient of a batch slice
  *   client.h, client.c            a worker's connections
  *   worker.c, worker_agree.c      a trainer whose steps are tickets; agreement on a step
@@ -15,7 +15,7 @@ enum {
     DTI_SAY_HELLO = 1, /* worker: no body */
     DTI_SAY_WELCOME,   /* dti_welcome */
     DTI_SAY_SETTINGS,  /* worker: no body; the answer's body is the server's settings, as text */
-    DTI_SAY_ASK, /* worker: dti_request; part: in so many ms it wants an answer, if only a WAIT */
+    DTI_SAY_ASK, /* worker: dti_request; part: ms within which it wants an answer, if only a WAIT */
     DTI_SAY_TICKET, /* dti_told; part: the batch slice, number: the batch's serial */
     DTI_SAY_ENDED,  /* dti_told; part: a dti_newest */
     DTI_SAY_PULL,   /* worker: dti_resolved; part: a dti_newest, number: the version it knows of */
@@ -27,7 +27,8 @@ enum {
     DTI_SAY_WAIT,   /* there is no ticket yet: ask again */
     DTI_SAY_FULL,   /* number: the workers that it takes, which it has */
     /* Clipping by the norm, of which each of several servers has a part: */
-    DTI_SAY_BRING, /* dti_told; the first server, to whoever asks; number: the serial of a batch */
+    DTI_SAY_BRING,   /* dti_told; the first server, to any worker that asks; number: the serial of a
+                      batch */
     DTI_SAY_MEASURE, /* worker, to the others: dti_resolved; number: that serial */
     DTI_SAY_SQUARES, /* number: the same; body: of each block of the server's part, f32 */
     DTI_SAY_BROUGHT, /* worker, to the first one: the same body; part: whose, number: the serial */
@@ -52,7 +53,7 @@ typedef enum dti_newest { DTI_NEWEST_NOW, DTI_NEWEST_EPOCH } dti_newest;
 #define DTI_SAY_TEXT 480 /* of FAULT and ERROR, at most */
 
 typedef struct dti_welcome {
-    uint32_t place, servers; /* this one, of so many */
+    uint32_t place, servers; /* this one, and the number of servers */
     uint32_t batch_slices, staleness;
     uint64_t elements;   /* of the arenas */
     uint64_t begin, end; /* this server's part of them */
@@ -74,10 +75,10 @@ typedef struct dti_request {
 
 #define DTI_VALUES_KEPT 2u /* in the part of VALUES: the server has the checkpoint of `saved` */
 
-/* What servers other than the first learn from workers: that the batches up to a version are
- * resolved, and of the newest 64, version - i, whether they were skipped, by bit i, and by what
- * their gradients are multiplied (clipping; else 1). saved: the step of the first server's newest
- * checkpoint; safe: of the newest one that all servers are known to have. */
+/* What servers other than the first learn from workers. Batches up to `version` are resolved. Of
+ * the newest 64 batches, bit i reports whether batch version - i was skipped. clip: the factor of
+ * their gradients (clipping; else 1). saved: the step of the first server's newest checkpoint.
+ * safe: that of the newest one that all servers are known to have. */
 typedef struct dti_resolved {
     uint64_t version, skipped;
     uint64_t saved, safe;
@@ -95,8 +96,8 @@ typedef struct dti_told {
 _Static_assert(sizeof(dti_welcome) == 352 && sizeof(dti_request) == 24 && sizeof(dti_told) == 320,
                "no gaps: these are bytes of the wire");
 
-/* The body of a push: a dti_push_head, the statistics of the batch slice's pieces, and the server's
- * part of the gradient, bucket by bucket. */
+/* The body of a push: a dti_push_head, and the running statistics of the batch slice. The server's
+ * part of the gradient follows, bucket by bucket. */
 typedef struct dti_push_head {
     uint64_t version; /* that it was computed with */
     double terms[DTI_TERMS_WIDTH];

@@ -31,7 +31,8 @@ static dt_result dti_server_trainer_make(dt_server *s, dt_graph *graph, const dt
     dt_optim_desc optim = desc.optim ? *desc.optim : (dt_optim_desc){0};
     const bool fits = dti_fits_f32(optim.clip_norm); /* else it is refused as any trainer's */
     const double limit = d->servers > 1 && fits ? optim.clip_norm : 0.0;
-    if (limit > 0.0) { /* the norm is of all servers' parts: clips come with what they are told */
+    if (limit > 0.0) { /* the norm covers all servers' parts, so workers bring the factor for
+                          clipping */
         optim.clip_norm = 0.0;
         desc.optim = &optim;
     }
@@ -142,7 +143,7 @@ DTI_PUBLIC_NEW(dt_server_create, (dt_graph * graph, const dt_server_desc *desc, 
     DTI_TRY(dti_server_trainer_make(s, graph, desc));
     DTI_TRY(dti_server_memory(s, desc));
     DTI_TRY(dti_server_hub(s, desc));
-    dti_own(&graph->stores, &s->owned, dti_server_end); /* in front of its trainer: it goes first */
+    dti_own(&graph->stores, &s->owned, dti_server_end); /* before its trainer: it goes first */
     return DT_OK;
 }
 
@@ -164,9 +165,9 @@ static uint64_t dti_server_writes(const dt_server *s) {
     return s->trainer->par.replicas[0].store->writes;
 }
 
-/* Where the trainer is. Another place than before, or other values, mean that it was loaded
- * meanwhile: pushes that have come, and those under way, are of values that are no more. Workers
- * find their connections broken, come back, and pull. */
+/* The trainer's step and values. If they differ from before, it was loaded meanwhile. Then all
+ * pushes, received and in flight, belong to values that no longer exist. The server breaks the
+ * connections; workers connect again and pull. */
 static dt_result dti_server_position(dt_server *s) {
     const dt_trainer *t = s->trainer;
     const uint64_t base = t->epoch * s->tickets.batches + t->index + 1;
@@ -179,8 +180,7 @@ static dt_result dti_server_position(dt_server *s) {
     return dti_server_begin_at(s);
 }
 
-/* Until the next worker is to hear that there is nothing for it yet, or may be given an old
- * ticket. */
+/* The time until the next worker needs an answer (WAIT), or may be given an old ticket. */
 static uint64_t dti_server_pause_ms(const dt_server *s) {
     const uint64_t now = dti_now_ns();
     uint64_t pause = 1000;

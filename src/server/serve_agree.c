@@ -1,7 +1,7 @@
 /* The server's side of the agreement on a step; worker_agree.c has the protocol. A server can go on
- * from its current step, and from each checkpoint up to the newest step that it has reached. It
- * keeps the newest checkpoint that all servers are known to have, and all later ones, even if
- * .checkpoint.keep is smaller. So all servers have one in common unless somebody deletes files. */
+ * from its current step, or from a checkpoint of an earlier one. It keeps the newest checkpoint
+ * that all servers are known to have, and all later ones. .checkpoint.keep does not limit that. So
+ * all servers have one in common unless somebody deletes files. */
 
 static bool dti_server_is_alone(const dt_server *s) {
     return s->welcome.servers < 2;
@@ -56,8 +56,8 @@ static dt_result dti_server_begin_at(dt_server *s) {
 
 /* ---- HOLD */
 
-/* The steps of its files up to the newest step that it has reached, and its current step, which may
- * have no file. The newest comes first. */
+/* The steps of its checkpoints, and its current step, which may have no file. Only steps up to the
+ * newest that it has reached count. The newest comes first. */
 static uint32_t dti_server_steps_to_offer(const dt_server *s, uint64_t steps[DTI_AGREE_STEPS]) {
     const char *folder = s->trainer->desc.checkpoint.folder;
     const uint64_t now = dti_server_steps(s), most = DTI_MIN(s->top, s->unread - 1);
@@ -140,8 +140,8 @@ static void dti_server_tell_lost(dt_server *s, uint64_t step) {
             (unsigned long long)lost);
 }
 
-/* Removes checkpoints of later steps, which other servers lack. Writes one of this step if there is
- * none. */
+/* Removes checkpoints of later steps, which other servers lack. Writes one of this step if none
+ * exists. */
 static dt_result dti_server_fit_files(dt_server *s, uint64_t step) {
     const char *folder = s->trainer->desc.checkpoint.folder;
     if (!folder)

@@ -1,20 +1,20 @@
 /* A parameter server: a trainer of one CPU replica whose steps others compute. Its tickets
  * (server/tickets.h) decide who computes what; its message server (comm/message_server.h) receives
- * pushes, each to memory of its own. A complete batch is folded and applied as a step of ranks is,
- * by the trainer's own commit, with its checkpoints. All of it happens in dt_server_run. Here:
- * answers, tickets, and what becomes of a batch. */
+ * pushes, each to memory of its own. The trainer's own commit applies the sum of a complete batch,
+ * as for a step of ranks, and writes checkpoints. All of it happens in dt_server_run. This file
+ * owns answers, tickets and the life of a batch. */
 
 #define DTI_SERVER_SURPLUS 2 /* seats for those who are to hear that there is no place */
 #define DTI_SERVER_SURPLUS_NS 1000000000u
 
 typedef struct dti_server_seat { /* a worker's connection */
-    bool open, asks;             /* asks: it waits for a ticket, */
-    uint64_t epoch;              /* of this epoch, */
-    uint64_t since;              /* since then, ns, and wants to hear something */
-    uint32_t wait_ms;            /* in this time; */
-    bool surplus;                /* or there is no place for it, as it is told */
-    uint64_t given;              /* the serial of the ticket that it got last; 0: none, */
-    uint32_t given_batch_slice;  /* and its batch slice */
+    bool open, asks;             /* asks: it waits for a ticket */
+    uint64_t epoch;              /* the epoch that it asks for a ticket of */
+    uint64_t since;              /* when it asked, ns */
+    uint32_t wait_ms;            /* it wants an answer within this time */
+    bool surplus;                /* the server has all of its workers, and answers so */
+    uint64_t given;              /* the serial of its newest ticket; 0 = no ticket yet */
+    uint32_t given_batch_slice;  /* the batch slice of its newest ticket */
     uint8_t instance[16];
     char *place;          /* where its push is coming to; NULL: none is, or it does not count */
     bool brings;          /* squares of another server are coming */
@@ -36,8 +36,8 @@ struct dt_server {
     dti_push_shape shape;
     char *pushes; /* [window][batch slices], of stride bytes */
     uint64_t stride;
-    char *kept;         /* the part's values at the end of an epoch, */
-    dti_told kept_told; /* and what there is to say of them */
+    char *kept;         /* the part's values at the end of an epoch */
+    dti_told kept_told; /* the answer for `kept` */
     bool has_kept;
     uint64_t writes; /* to the store, when it was last served; others are the application's */
     dti_text settings;
@@ -52,8 +52,8 @@ struct dt_server {
     uint64_t measured, brought;
     /* Of several servers (serve_agree.c): */
     uint64_t generation;       /* that they agreed on; 0: they have to */
-    uint64_t held, held_since; /* the attempt that holds this one, 0: none; since then, ns, */
-    uint32_t holder;           /* by this seat */
+    uint64_t held, held_since; /* the attempt that holds it (0 = not held), and since when, ns */
+    uint32_t holder;           /* the seat of that attempt */
     uint64_t top;              /* the newest step that it was at */
     uint64_t unread;           /* the oldest one whose checkpoint cannot be read */
     uint64_t saved, safe;      /* of its newest checkpoint; of the newest that all have */
@@ -153,8 +153,8 @@ static void dti_server_wait(dt_server *s, uint32_t who) {
     dti_server_say(s, who, DTI_SAY_WAIT, 0);
 }
 
-/* The batch at the base is complete, and nobody has brought the others' squares yet: whoever asks
- * is to, so it does not matter who dies. */
+/* The batch at the base is complete, and nobody has brought the other servers' sums of squares yet.
+ * Each worker that asks is to bring them, so the death of a worker does no harm. */
 static bool dti_server_lacks(const dt_server *s) {
     const dti_tickets *t = &s->tickets;
     return s->limit > 0.0f && dti_tickets_complete(t) && !dti_tickets_batch(t, t->base)->faulty &&
@@ -262,7 +262,7 @@ static dt_result dti_server_apply(dt_server *s, uint64_t serial, float clip,
                           dti_server_rows(s, serial), clip, &step, out);
 }
 
-/* What an epoch ends with is kept, for workers that are told so when others are further. */
+/* Keeps the end of an epoch, for workers that ask for it when others are further. */
 static dt_result dti_server_keep(dt_server *s) {
     const dt_store *store = s->trainer->par.replicas[0].store;
     const uint64_t bytes = dti_arena_bytes(s->shape.end - s->shape.begin);
@@ -316,7 +316,7 @@ static dt_result dti_server_resolve(dt_server *s, float clip) {
     return written;
 }
 
-/* Who has no place has heard it by now. */
+/* A worker without a place has been informed by now. */
 static void dti_server_show_out(dt_server *s, uint32_t who) {
     if (dti_now_ns() - s->seats[who].since < DTI_SERVER_SURPLUS_NS)
         return;
@@ -335,8 +335,8 @@ static float dti_server_clip(const dt_server *s) {
     return batch->faulty ? 1.0f : clip;
 }
 
-/* All that is complete; then those who wait may have something to do. Servers other than the first
- * are told. */
+/* Resolves all complete batches; then waiting workers may get work. Servers other than the first
+ * learn of resolved batches from workers. */
 static void dti_server_go_on(dt_server *s) {
     while (!s->result && !s->welcome.place && dti_server_has_agreed(s) &&
            dti_tickets_complete(&s->tickets)) {

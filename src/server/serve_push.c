@@ -12,8 +12,8 @@ static void dti_server_pushed(dt_server *s, uint32_t who, dti_push_answer answer
     dti_server_say(s, who, DTI_SAY_PUSHED, (uint16_t)answer);
 }
 
-/* A push that is still coming there counts no more: its ticket is somebody else's, or its batch has
- * been skipped, or resolved. It comes to its end and changes nothing. */
+/* A push that is still arriving there does not count. Another worker has its ticket, or its batch
+ * has been skipped or resolved. It is received to its end and changes nothing. */
 static void dti_server_clear(dt_server *s, const char *place) {
     for (uint32_t i = 0; i < s->count; i++) {
         dti_server_seat *seat = &s->seats[i];
@@ -25,8 +25,9 @@ static void dti_server_clear(dt_server *s, const char *place) {
     }
 }
 
-/* The first server knows who computes what: another's push is none. A worker whose connection broke
- * has its ticket still; one that had it before the server was loaded, or made anew, has not. */
+/* The first server knows which worker has which ticket, and ignores a push of another one. A worker
+ * whose connection broke keeps its ticket. After a load or a restart of the server, no worker has
+ * one. */
 static bool dti_server_gave(const dt_server *s, uint32_t who, const dti_message *m) {
     const dti_server_seat *seat = &s->seats[who];
     return s->welcome.place || (seat->given == m->number && seat->given_batch_slice == m->part);
@@ -65,8 +66,9 @@ static void *dti_server_room(void *user, uint32_t who, const dti_message *m) {
     return seat->place = place;
 }
 
-/* It was computed with values that a ticket of this batch comes with. Newer ones than there are
- * were those of a life before a checkpoint: they do not count, and nobody is to blame. */
+/* Whether the push was computed with values that a ticket of this batch may use. A version newer
+ * than the server's is from before it loaded a checkpoint. Such a push does not count, and is not
+ * an error. */
 static bool dti_server_knows(dt_server *s, uint32_t who, const dti_message *m, uint64_t version) {
     const uint64_t oldest = dti_tickets_oldest(&s->tickets, m->number);
     if (version >= oldest && version < s->tickets.base)
@@ -141,8 +143,8 @@ static void dti_server_fault(dt_server *s, uint32_t who, const dti_message *m, c
 
 /* ---- the message server's calls */
 
-/* The first server decides when a batch is over, and workers tell the others: those have all of its
- * pushes then, which come to the first one last. */
+/* The first server decides when a batch is over, and workers inform the others. Those have all of
+ * its pushes by then, because workers push to the first server last. */
 static bool dti_server_follow(dt_server *s, uint32_t who, const dti_resolved *told) {
     while (!s->result && s->tickets.base <= told->version) {
         const uint64_t serial = s->tickets.base, age = told->version - serial;
@@ -244,8 +246,8 @@ static void dti_server_tell_settings(dt_server *s, uint32_t who, const dti_messa
                       NULL);
 }
 
-/* What workers say: how long it is, 0: as it likes, and what it is called if it is not as it must
- * be. */
+/* Messages of workers: their length (0: any), and their name in the error if the length is
+ * wrong. */
 static const struct dti_server_word {
     void (*came)(dt_server *s, uint32_t who, const dti_message *m, const void *body);
     uint32_t bytes;

@@ -80,7 +80,7 @@ static dti_ticket_answer dti_tickets_take(dti_tickets *t, uint32_t who, uint64_t
                                           uint64_t steps, uint64_t now, uint64_t *serial,
                                           uint32_t *batch_slice) {
     const uint64_t current = dti_tickets_epoch(t, t->base);
-    dti_tickets_return(t, who, false); /* who asks has none under way */
+    dti_tickets_return(t, who, false); /* the worker that asks has none in flight */
     if (epoch < current)
         return DTI_TICKET_ENDED;
     for (uint64_t q = t->base; q - t->base < t->window; q++) {

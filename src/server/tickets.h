@@ -1,13 +1,14 @@
-/* Who computes what: the state of a parameter server without I/O; workers, time and messages in,
- * decisions out. Batches have serial numbers from 1, in the order of the data, over all epochs;
- * each is cut into batch slices, and a ticket is a batch slice of a batch. A batch whose tickets
- * have all been pushed is complete; batches are resolved (applied, or skipped where a worker found
- * a NaN) in the order of their serials. Batch q is handed out when all up to q - 1 - staleness are
- * resolved: a worker at clock q goes on while the slowest live one is at q - staleness or later
- * (stale synchronous parallel, Ho et al. 2013). With staleness 0 that is the synchronous step.
+/* Which worker computes what: the state of a parameter server without I/O. Its input is workers,
+ * time and messages, its output decisions. Batches have serial numbers from 1, in the order of the
+ * data, over all epochs; each is cut into batch slices, and a ticket is a batch slice of a batch. A
+ * batch whose tickets have all been pushed is complete; batches are resolved (applied, or skipped
+ * where a worker found a NaN) in the order of their serials. Batch q is handed out when all up to q
+ * - 1 - staleness are resolved. So a worker at clock q goes on while the slowest one is at q -
+ * staleness or later. This is stale synchronous parallel (Ho et al. 2013). With staleness 0 that is
+ * the synchronous step.
  *
- * A push counts once, whoever makes it: by its ticket. A ticket goes back when its worker is lost,
- * or is taken to be by its age; so each ticket of a batch is pushed by exactly one worker. */
+ * A push counts once, by its ticket. A ticket returns when its worker is lost, or seems lost by the
+ * ticket's age. So each ticket of a batch is pushed by exactly one worker. */
 
 typedef enum dti_ticket_state {
     DTI_TICKET_FREE,
@@ -37,8 +38,8 @@ typedef struct dti_tickets {
     uint64_t base;        /* the first serial that is not resolved */
     dti_batch_open *open; /* [window] by serial modulo it */
     dti_ticket *tickets;  /* [window][batch slices] */
-    uint64_t again;       /* tickets handed out a second time; */
-    uint64_t twice, late; /* pushes that had come already, and of tickets that are void */
+    uint64_t again;       /* tickets handed out a second time */
+    uint64_t twice, late; /* pushes: repeated ones, and those of void tickets */
 } dti_tickets;
 
 /* Memory is the caller's: open[window], tickets[window * batch slices]. From serial `base` on. */
@@ -62,7 +63,7 @@ static dti_push_answer dti_tickets_push(dti_tickets *t, uint32_t who, uint64_t s
 /* It has come whole. False: its ticket went to somebody else meanwhile. */
 static bool dti_tickets_pushed(dti_tickets *t, uint32_t who, uint64_t serial, uint32_t batch_slice,
                                uint64_t version);
-/* Who has it is not the worker any more, and it is free: what came does not count. */
+/* The ticket is free again: a push of its former worker does not count. */
 static void dti_tickets_drop(dti_tickets *t, uint32_t who, uint64_t serial, uint32_t batch_slice);
 /* The oldest version that a push for a batch can have been computed with. */
 static uint64_t dti_tickets_oldest(const dti_tickets *t, uint64_t serial);

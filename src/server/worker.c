@@ -1,8 +1,8 @@
-/* A trainer whose steps are tickets: it asks the first server for one, takes the servers'
- * parameters if they have changed, computes the ticket's batch slice, and pushes its gradient, to
- * the first server last: what that one counts the others have. It never updates parameters itself.
- * What was computed while a server was away counts if the ticket is still open when the server is
- * back. */
+/* A trainer whose steps are tickets. It asks the first server for one, pulls parameters that have
+ * changed, and computes the ticket's gradient. It pushes that to the first server last. So the
+ * other servers have every push that the first one counts. It never updates parameters itself. A
+ * gradient that it computed while a server was away counts if the ticket is still open
+ * afterwards. */
 
 #define DTI_WORKER_PULLS 16 /* times that values of several versions are taken for those of one */
 
@@ -299,7 +299,7 @@ static dt_result dti_worker_bring(dt_trainer *t) {
     return DT_OK;
 }
 
-/* A server that has no ticket yet says that it is there, several times in the time that silence may
+/* A server that has no ticket yet answers so several times within the time that silence may
  * take. */
 static dt_result dti_worker_question(dt_trainer *t) {
     dti_client *c = &dti_served_of(t)->client;
@@ -332,7 +332,7 @@ static bool dti_worker_told_is_right(const dt_trainer *t, bool ended) {
            m->number > told.resolved.version;
 }
 
-/* A ticket, or the epoch's end, and the values that go with it. */
+/* A ticket, or the epoch's end, and the values for it. */
 static dt_result dti_worker_ask_once(dt_trainer *t, bool *ended) {
     dti_served *w = t->worker;
     dti_client *c = &w->client;
@@ -355,9 +355,9 @@ static bool dti_worker_has_one_version(const dt_trainer *t) {
     return true;
 }
 
-/* At an epoch's end all servers' values are of one version: that of the end, which they keep. When
- * another epoch has ended before all were pulled, it is that one's; a first server that was begun
- * in the middle of an epoch has none, and then they may be of several. */
+/* At an epoch's end all servers' values are of one version, which they keep. If a later epoch has
+ * ended before all were pulled, it is that one's. A first server that was started within an epoch
+ * has no such version; then values may be of several. */
 static dt_result dti_worker_ask(dt_trainer *t, bool *ended) {
     dt_result result = dti_worker_ask_once(t, ended);
     for (int i = 0; i < DTI_WORKER_PULLS && !result && *ended && !dti_worker_has_one_version(t);
@@ -381,8 +381,8 @@ static void dti_worker_report(dt_trainer *t, dti_parallel_result *step, dt_train
     r->samples += rows;
 }
 
-/* To the first server last: what it counts all have. So it is not told of what another one, where a
- * push of the ticket is still coming from somebody else, did not take. */
+/* Pushes to the first server last, so all others have what it counts. Another server may refuse the
+ * push, because it still receives one of the same ticket. Then the first server gets none. */
 static dt_result dti_worker_push(dt_trainer *t, bool *counts) {
     dti_served *w = t->worker;
     const dti_message *answer = &w->client.answer;
@@ -485,7 +485,7 @@ static dt_result dti_worker_try(dt_trainer *t, dt_train_report *r, bool *used) {
     return result;
 }
 
-/* What was under way when servers had to agree again is not lost: it is handed out again. */
+/* Work in flight while servers agree again is not lost: it is handed out again. */
 static dt_result dti_worker_step(dt_trainer *t, dt_train_report *r, bool *used) {
     const uint64_t start = dti_now_ns();
     dt_result result;

@@ -1,6 +1,6 @@
-/* Several servers agree on the step that they go on from. Servers do not know each other, so a
- * worker carries their answers. Each agreement begins a generation: its servers have the same
- * history, and no request goes from one generation to the next. A worker's attempt has a random
+/* Several servers agree on the step that they go on from. Servers are not connected to each other,
+ * so a worker carries their answers. Each agreement begins a generation, whose servers have the
+ * same history. No request passes from one generation to the next. A worker's attempt has a random
  * number, which becomes the number of the generation, and three rounds:
  *
  *   HOLD  Each server leaves its generation, so its files stay as they are, and lists its steps.
@@ -49,7 +49,7 @@ static bool dti_agree_has(const dti_served_server *server, uint64_t step) {
     return false;
 }
 
-/* The newest step that all have. False: there is none. */
+/* The newest step that all have. False: no common step. */
 static bool dti_agree_common(const dti_served *w, uint64_t *step) {
     for (uint32_t i = 0; i < w->servers[0].step_count; i++) {
         uint32_t have = 1;
@@ -108,7 +108,7 @@ static uint64_t dti_agree_number(void) {
     uint64_t number = 0;
     if (!dti_random_bytes(&number, sizeof number))
         number = dti_hash64(dti_now_ns(), &number, sizeof number);
-    return number | 1; /* 0 is no attempt */
+    return number | 1; /* 0 = not an attempt */
 }
 
 static dt_result dti_agree_hold(dti_served *w, uint64_t attempt, bool *wait) {

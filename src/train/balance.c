@@ -1,7 +1,7 @@
 /* DT_BALANCE_MEASURED: each replica's share of the batch follows its speed. After a few steps, and
- * then at each epoch's end, the ranks tell each other how long a sample took on each replica; where
- * other shares would make a step a tenth shorter, the batch slices get other rows, and programs for
- * them. This is the one thing that allocates between two steps. */
+ * after each epoch, ranks exchange the time of a sample on each replica. If other shares would make
+ * a step a tenth shorter, batch slices get other rows, and programs for them. This is the only code
+ * that allocates between two steps. */
 
 #define DTI_BALANCE_WARM 3    /* steps that are not looked at: caches, clocks, drivers */
 #define DTI_BALANCE_STEPS 8   /* and that are, before the first change */

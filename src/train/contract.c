@@ -1,5 +1,5 @@
-/* What must be the same on all ranks, as text: a line a fact, so that the first difference can be
- * shown. Nothing here depends on devices. */
+/* The settings and the model that must be the same on all ranks, as text. Each fact is a line, so
+ * that an error can show the first difference. Nothing here depends on devices. */
 
 /* Ranks must have the same nodes under the same numbers. */
 static void dti_describe_node(const dt_graph *g, uint32_t id, dti_text *text) {
@@ -43,7 +43,7 @@ static void dti_describe_optim(const dt_optim_desc *d, dti_text *text) {
     }
 }
 
-/* Which samples an epoch has, and what is made of them; values may differ, as they always could. */
+/* Which samples an epoch has, and how they are preprocessed. Values may differ between ranks. */
 static void dti_describe_samples(const dt_dataset *d, dti_text *text) {
     const size_t bytes = (size_t)d->rows * 4;
     const struct {

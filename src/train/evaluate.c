@@ -1,6 +1,6 @@
-/* Losses and metrics over a set, or what a tensor is for each of its samples. Each rank computes
- * its rows of every batch, and they add up at the end: so a slow one delays nobody before. With
- * ZeRO-2 and 3 ranks need each other's parameters in every batch. */
+/* Losses and metrics over a set, or the value of a tensor for each of its samples. Each rank
+ * computes its rows of every batch. The sums are added at the end, so a slow rank delays the others
+ * only there. With ZeRO-2 and 3 ranks need each other's parameters in every batch. */
 
 /* kept: by replica, what stays. */
 static void dti_evaluation_programs_free(dt_program **programs, dt_program **kept, uint32_t count) {
@@ -20,8 +20,9 @@ static void dti_evaluation_free(dt_trainer *t) {
         .each = v->each, .output = v->output, .out = v->out, .out_bytes = v->out_bytes};
 }
 
-/* Rows of a batch that a replica of this process takes. A short batch fills the first replicas: so
- * programs have the same rows of the set for any number of replicas, and sums the same bits. */
+/* The rows of a batch that a replica of this process computes. A short batch fills the first
+ * replicas. So programs have the same rows of the set, and sums the same bits, for any number of
+ * replicas. */
 static uint32_t dti_evaluation_rows(const dt_trainer *t, uint32_t replica, uint32_t rows,
                                     uint32_t *first) {
     const uint64_t g = t->par.job.first + replica, each = t->evaluation.each;
@@ -106,8 +107,8 @@ static dt_result dti_evaluation_take(const dt_trainer *t, uint32_t index, dt_pro
     return dt_program_read(p, y, v->out + row * v->out_bytes, rows * v->out_bytes);
 }
 
-/* What programs of the batch draw random numbers by: seed and number of the next step, and rows of
- * the set. A program of rows from `first` on adds that to .first_row. */
+/* What the batch's programs draw random numbers by: seed and number of the next step, and rows of
+ * the set. A program that begins at row `first` adds that to .first_row. */
 static dt_step_desc dti_evaluation_step(const dt_trainer *t) {
     const dti_evaluation *v = &t->evaluation;
     return (dt_step_desc){.seed = t->desc.seed,

@@ -1,7 +1,7 @@
 /* A trainer's step, from its batch to its report. It begins with AGREE, and ends with the rest of
- * the commit protocol (protocol.h). On a device that runs on its own (one.c) the
- * next one begins before it ends. A step behind one that was skipped has not run: its batch is next
- * again, with the number that it would have had if it had begun only then. */
+ * the commit protocol (protocol.h). On a device that runs on its own (one.c) the next one begins
+ * before it ends. A step after a skipped one has not run. Its batch is the next again, with the
+ * number that it would have had if it had begun only then. */
 
 static dti_step_batch *dti_trainer_step_of(dt_trainer *t, uint32_t i) {
     return &t->begun[(t->par.oldest + i) % DTI_STEP_SLOTS_MAX];
@@ -12,7 +12,7 @@ static void dti_trainer_move_to(dt_trainer *t, const dti_step_batch *step) {
     t->index = step->index;
 }
 
-/* Steps behind one that failed; from the first of them on it goes on. */
+/* Steps that began after one that failed. The trainer goes on from the first of them. */
 static dt_result dti_trainer_go_back(dt_trainer *t) {
     dti_parallel_result none;
     if (!t->par.under_way)
@@ -59,7 +59,7 @@ static dt_result dti_trainer_end_oldest(dt_trainer *t, dt_train_report *r, bool 
     *used = !t->par.lost && (!result || step.skipped);
     if (*used)
         dti_trainer_used(t, &ended, &step, r);
-    else if (t->par.round.count == rounds) /* else the weights are those behind it */
+    else if (t->par.round.count == rounds) /* else the weights are those after it */
         dti_trainer_move_to(t, t->par.lost && dti_parallel_is_local(&t->par) ? &t->round_begun
                                                                              : &ended);
     if (!result)
@@ -79,14 +79,14 @@ static dt_result dti_trainer_end_to(dt_trainer *t, uint32_t keep, dt_train_repor
     return result;
 }
 
-/* ---- its begin */
+/* ---- its beginning */
 
 /* The next step's number. */
 static uint64_t dti_trainer_number(const dt_trainer *t) {
     return t->par.replicas[0].store->steps + 1 + t->par.under_way - dti_alone_committed(&t->par);
 }
 
-/* How many of `keep` steps may stay under way behind the newest, which is of `batch`. */
+/* How many of `keep` steps may stay in flight after the newest, which uses `batch`. */
 static uint32_t dti_trainer_keeps(const dt_trainer *t, const dti_batch *batch, uint32_t keep) {
     const bool saves = t->par.asked || dti_checkpoint_is_due(t, dti_trainer_number(t) - 1);
     return batch->last || saves || !t->par.alone ? 0 : keep;

@@ -1,6 +1,6 @@
-/* A schedule's plateau: what a metric has been, and how far the rate has come down for it. It moves
- * by what the application tells between two steps, and is a part of checkpoints. PyTorch's
- * ReduceLROnPlateau. */
+/* A schedule's plateau: the history of a metric, and the factor by which it has lowered the rate.
+ * The application reports the metric between two steps. The state is part of checkpoints. Paper:
+ * none; PyTorch's ReduceLROnPlateau. */
 
 static const dt_schedule *dti_plateau_of(const dt_optim_desc *resolved) {
     for (int k = 0; k < DT_MAX_PHASES; k++)

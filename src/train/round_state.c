@@ -1,8 +1,8 @@
-/* What a checkpoint has of local steps beside the rest: "dtrain.outer", the outer optimizer's
- * momentum, and of each replica but the first "dtrain.replicaK", its optimizer's moments and
- * counts, which the first has under the usual names. Arrays are packed: each parameter's elements
- * one behind the other in the file's order of parameters, array by array; then counts, a u32 of
- * each parameter. Rank 0 collects them before it writes, and gives them out when it has read. */
+/* What a checkpoint adds for local steps. "dtrain.outer" is the outer optimizer's momentum.
+ * "dtrain.replicaK" has the moments and counts of replica K; the first replica's have the usual
+ * names. Arrays are packed, one after another, with parameters in the file's order; the counts
+ * follow, a u32 for each parameter. Rank 0 collects them before it writes, and distributes them
+ * after it has read. */
 
 static uint64_t dti_flat_values(const dt_store *s) {
     uint64_t values = 0;
@@ -88,8 +88,9 @@ static void dti_rounds_state_list(dt_trainer *t, dti_rounds_state *l) {
     }
 }
 
-/* A replica's state between its rank and rank 0, by way of `packed` on both. write: to the replica.
- * A device that fails is told at the end, by *own: what others wait for comes nevertheless. */
+/* Moves a replica's state between its rank and rank 0, through `packed` on both. write: to the
+ * replica. A failed device is reported at the end, in *own, because other ranks still wait for the
+ * data. */
 static dt_result dti_rounds_move(dti_parallel *par, const dti_rounds_state *l, uint32_t replica,
                                  char *packed, bool write, dt_result *own) {
     const uint32_t rank = dti_mesh_rank(&par->mesh, replica), here = par->mesh.rank;
@@ -155,7 +156,7 @@ static dt_result dti_flat_reorder_state(const dti_state_file *f, const dti_check
     return DT_OK;
 }
 
-/* -1: there is none. */
+/* -1 = not found. */
 static int dti_rounds_replica_find(const dti_checkpoint *c, uint64_t replica) {
     char name[40];
     snprintf(name, sizeof name, "dtrain.replica%llu", (unsigned long long)replica);

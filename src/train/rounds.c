@@ -1,5 +1,5 @@
-/* A trainer whose steps are local: what reports say within a round and at its end, and what may not
- * happen in the middle of one. */
+/* Trainers with local steps. This file owns their reports within a round and at its end. It refuses
+ * calls that cannot be made in the middle of a round. */
 
 static dt_result dti_trainer_whole(const dt_trainer *t, const char *what) {
     if (!t->par.round.done)
@@ -25,7 +25,7 @@ static void dti_report_part(const dt_trainer *t, dt_train_report *r) {
     dti_report_round(r, &t->part);
 }
 
-/* Who asks for a checkpoint within a round gets it at the round's end. */
+/* A checkpoint that is requested within a round is written at the round's end. */
 static void dti_trainer_round_step(dt_trainer *t, const dti_parallel_result *step,
                                    dt_train_report *r) {
     r->round_ended = step->round_ended;

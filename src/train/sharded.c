@@ -1,7 +1,7 @@
 /* Sharded checkpoints (.checkpoint.sharded): every rank writes the tensors of which it has most,
- * into its own file of one folder. It owns who writes what, and the order in which ranks meet:
- * rank 0's name for the temporary folder, then all parts, then rank 0's index
- * (checkpoint_parts.c). */
+ * into its own file of one folder. This file owns which rank writes which tensor, and the order of
+ * writing. First rank 0 names the temporary folder, then ranks write their parts, then rank 0
+ * writes the index (checkpoint_parts.c). */
 
 #define DTI_SHARDED_SEEN_NS UINT64_C(10000000000) /* a part that is written must be seen by then */
 

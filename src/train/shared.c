@@ -1,6 +1,6 @@
 /* Inputs that all samples share: masks, class weights, temperatures. The application writes them,
- * not a data set; they are kept here, because programs are made anew, and lie in every program of
- * every replica. All ranks have the same: a hash is compared before anything changes. */
+ * not a data set; they are kept here, because programs are compiled again, and lie in every program
+ * of every replica. All ranks have the same: a hash is compared before anything changes. */
 
 static dt_result dti_shared_make(dt_trainer *t) {
     const dti_code *code = dti_parallel_code(&t->par);
@@ -57,7 +57,7 @@ static dt_result dti_shared_write_all(dt_trainer *t, uint32_t replica, const dti
     return result;
 }
 
-/* After programs were made: what was written before. */
+/* Puts the inputs' values into programs that were compiled again. */
 static dt_result dti_shared_put(dt_trainer *t) {
     for (uint32_t i = 0; i < t->shared_count; i++) {
         for (uint32_t k = 0; k < t->par.job.local && t->shared[i].written; k++)

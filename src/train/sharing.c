@@ -1,11 +1,11 @@
-/* Trainers that share replicas: several programs, each with losses, parameters, an optimizer and
- * data of its own, over one graph and one set of stores. The first trainer has contexts, stores and
- * threads, the comm, and the file; the others have what a step needs. A step of any of them is the
- * one step of the commit protocol. What they have in common changes between two steps only. So all
- * that is needed here is that no other one has a step under way, that running statistics are read
- * again after another one's step, and that gradients are looked for where they lie now.
+/* Trainers that share replicas: several programs over one graph and one set of stores. Each has its
+ * own losses, parameters, optimizer and data. The first trainer has contexts, stores and threads,
+ * the comm, and the file; the others have what a step needs. A step of any of them is the one step
+ * of the commit protocol. What they have in common changes between two steps only. So this file
+ * ensures three things only. No other trainer has a step in flight; running statistics are read
+ * again after another trainer's step; gradients are looked up at their current place.
  *
- * It refuses to know what a step is, and in which order the host makes them. */
+ * It must not know what a step is, or in which order the host makes steps. */
 
 /* ---- creating */
 

@@ -17,11 +17,11 @@
     X(OPTIM)                                                                                       \
     X(MOMENTS)                                                                                     \
     X(SHUFFLED)                                                                                    \
-    X(BEST) /* from here on with a plateau alone: version 3 */                                     \
+    X(BEST) /* from here on only with a plateau: version 3 */                                      \
     X(SCALE)                                                                                       \
     X(BAD)                                                                                         \
     X(COOLDOWN)                                                                                    \
-    X(REPLICAS) /* from here on with local steps alone: version 4 */                               \
+    X(REPLICAS) /* from here on only with local steps: version 4 */                                \
     X(ROUND)
 
 enum {
@@ -82,7 +82,8 @@ static void dti_state_words(const dt_trainer *t, uint64_t *w) {
     memcpy(&w[DTI_STATE_SCALE], &t->plateau.scale, 8);
     w[DTI_STATE_BAD] = t->plateau.bad;
     w[DTI_STATE_COOLDOWN] = t->plateau.cooldown;
-    w[DTI_STATE_REPLICAS] = par->lost ? 1 : par->job.replicas; /* a lost job has its own alone */
+    w[DTI_STATE_REPLICAS] = par->lost ? 1 : par->job.replicas; /* a job that lost a rank has only
+                                                                  its own state */
     w[DTI_STATE_ROUND] = par->round.count;
 }
 
@@ -175,7 +176,7 @@ static dt_result dti_state_fill(dti_state_file *f, dti_checkpoint_file *file) {
     return dti_checkpoint_fill(file, dti_state_read_own, f);
 }
 
-/* A lost job has its own alone. */
+/* A job that lost a rank has only its own state. */
 static bool dti_state_is_sharded(const dt_trainer *t) {
     return t->desc.checkpoint.sharded && !t->par.lost;
 }
@@ -184,9 +185,8 @@ static bool dti_state_is_sharded(const dt_trainer *t) {
 
 typedef struct dti_state_walk {
     dti_state_file *f;
-    uint32_t first;            /* tensor of the first array */
-    const dti_checkpoint *c;   /* that is read, */
-    dti_checkpoint_file *file; /* or written */
+    const dti_checkpoint *c;   /* the file to read; else NULL */
+    dti_checkpoint_file *file; /* the file to write; else NULL */
 } dti_state_walk;
 
 static uint32_t dti_state_item_of(const dti_state_file *f, uint32_t param, uint32_t array) {
@@ -274,7 +274,7 @@ static dt_result dti_state_write(dt_trainer *t, const char *path, bool folder,
     return result;
 }
 
-/* A lost job has no others to tell. */
+/* A job that lost a rank does not inform the others. */
 static dt_result dti_trainer_file(dt_trainer *t, const char *path, bool folder) {
     dti_parallel *par = &t->par;
     dti_rounds_state local = {0};

@@ -1,5 +1,6 @@
-/* Reading the state of a training job: whether a file fits this trainer, then its values to whoever
- * has them, and the place in the data. Which checkpoint of a folder a resume takes. */
+/* Reads the state of a training job. It checks that a file fits this trainer, distributes its
+ * values, and restores the position in the data. It chooses the checkpoint of a folder for a
+ * resume. */
 
 static const char *dti_state_whose(const dt_trainer *t) {
     return t->first ? " (of a trainer of .replicas_of)" : "";
@@ -299,7 +300,7 @@ static dt_result dti_resume_offer(dt_trainer *t, dt_result result, const char *b
     return dti_fail(t->base, result, "%s; the folder has no good checkpoint", bads.text);
 }
 
-/* Success, but not what was asked for: the text is the log's and dt_ctx_error()'s. */
+/* Success, but from another file than the newest. The text is the log's and dt_ctx_error()'s. */
 static void dti_resume_tell(dt_trainer *t, const char *text) {
     snprintf(t->base->error, sizeof t->base->error,
              "%.800s; training continues from the newest good checkpoint before it, of step %llu",

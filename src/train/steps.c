@@ -132,7 +132,7 @@ static dt_result dti_report_open(dt_trainer *t, dt_train_report *r) {
     return result;
 }
 
-/* What was found before is told where nothing is worse. */
+/* An earlier failure is reported unless a worse one follows. */
 static dt_result dti_trainer_told(dt_trainer *t, dt_result before, dt_result now) {
     return before && !now ? dti_fail(t->base, before, "%s", t->said) : now;
 }
@@ -150,7 +150,7 @@ DTI_PUBLIC_REPORT(dt_trainer_step, (dt_trainer * t, dt_train_report *report), t,
     return dti_trainer_told(t, before, result ? result : after);
 }
 
-/* A skipped step, or a checkpoint that could not be written, is told at the end. */
+/* A skipped step, or a checkpoint that could not be written, is reported at the end. */
 DTI_PUBLIC_REPORT(dt_trainer_epoch, (dt_trainer * t, dt_train_report *report), t,
                   DTI_OF(dt_trainer) | DTI_WITH | DTI_UNUSED, (t, report)) {
     dt_train_report local, *r = report ? report : &local;

@@ -240,7 +240,7 @@ static dt_result dti_trainer_make(dt_trainer *t, dt_result own) {
         DTI_TRY(dti_agree_class(par));
     if (t->first) /* whose values all have */
         return dti_trainer_seek(t);
-    /* behind the loader, whose thread would be pinned with this one */
+    /* after the loader was made, whose thread would be pinned with this one */
     DTI_TRY(dti_agree_result(par, dti_device_team_create(t->base, par->desc.comm, par->job.local,
                                                          t->desc.pin, &par->device_team)));
     DTI_TRY(dti_trainer_start(t));
@@ -267,7 +267,8 @@ static dt_result dti_trainer_open(dt_graph *graph, const dt_trainer_desc *desc, 
     t->nodes = desc->replicas_of ? dti_trainer_first(desc->replicas_of)->nodes : graph->count;
     t->desc = *desc;
     t->asked = dti_features_asked(graph, desc);
-    dt_result result = dti_sharing_resolve(t, desc); /* told with the first thing that ranks say */
+    dt_result result = dti_sharing_resolve(t, desc); /* exchanged with the first data that ranks
+                                                        send */
     t->comm_base = t->desc.comm ? t->desc.comm->base : NULL;
     dti_trainer_resolve(t);
     const dt_result words = dti_trainer_words(t);

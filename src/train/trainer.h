@@ -1,4 +1,4 @@
-/* The trainer: what it was told, its replicas, and where it is in the data.
+/* The trainer: its description, its replicas, and its position in the data.
  *
  * The files of this folder in the order in which to read them:
  *
@@ -62,13 +62,13 @@ typedef struct dti_plateau { /* of a schedule: see plateau.c */
 } dti_plateau;
 
 typedef struct dti_watched { /* of the newest fit: see watched.c */
-    uint64_t of;             /* what it watches; 0: there was none */
+    uint64_t of;             /* what it watches; 0: nothing */
     double best;
     uint64_t best_step, waited, seen_step;
     dt_train_report train; /* of the epoch so far */
-    /* The best, of a fit under way that restores them; else NULL. */
-    dti_values_snapshot *weights;
-    bool have;   /* and they are there */
+    char *weights;         /* the best, of a fit under way that puts them back; else NULL */
+    uint64_t bytes;
+    bool have;   /* the weights are there */
     bool loaded; /* from a file, and no fit has gone on from it yet */
 } dti_watched;
 
@@ -95,12 +95,12 @@ struct dt_trainer {
     double coefficients[DT_MAX_TERMS];
     _Atomic int wanted;          /* checkpoints asked for */
     uint64_t saved, tried;       /* steps of the newest checkpoint, and of the newest attempt */
-    uint64_t checkpoints_failed; /* and why the newest of them did: */
+    uint64_t checkpoints_failed; /* checkpoint_error: why the newest of them failed */
     char checkpoint_error[DT_MAX_REASON_BYTES];
     dti_checkpoint_copy *copy;                /* of .background, where files are written */
-    bool locked;                              /* the folder, on all ranks, */
-    int lock;                                 /* by rank 0's file; -1: none */
-    dti_checkpoint_parts *parts;              /* of .sharded: the newest; NULL: there was none */
+    bool locked;                              /* the folder is locked, on all ranks */
+    int lock;                                 /* rank 0's lock file; -1 = not open */
+    dti_checkpoint_parts *parts;              /* of .sharded: the newest; NULL: no checkpoint yet */
     bool writing;                             /* the newest checkpoint, on all ranks */
     dti_step_batch begun[DTI_STEP_SLOTS_MAX]; /* as par.steps */
     bool again;                               /* a batch was to be started and is to be again */
@@ -141,7 +141,7 @@ static dt_result dti_trainer_lost(dt_trainer *t);
 /* OK: it is this process's, and not lost. */
 static dt_result dti_trainer_goes_on(dt_trainer *t);
 static void dti_report_add(dt_train_report *r, const dti_parallel_result *step);
-/* Behind a batch that was started, or whose step is over. */
+/* After a batch was started, or its step has ended. */
 static void dti_trainer_move_on(dt_trainer *t, bool last);
 
 /* rounds.c */
@@ -183,7 +183,7 @@ static dt_result dti_values_check(const dt_trainer *t);
 /* shared.c */
 static dt_result dti_shared_make(dt_trainer *t); /* once, from the first programs */
 static void dti_shared_free(dt_trainer *t);
-static dt_result dti_shared_put(dt_trainer *t);           /* what was written, into new programs */
+static dt_result dti_shared_put(dt_trainer *t);           /* their values, into new programs */
 static dt_result dti_shared_written(const dt_trainer *t); /* INVALID: one was not, by name */
 
 /* checkpoints.c: whether checkpoints can be written, looked at before the first; the same on all
@@ -242,7 +242,7 @@ static dt_result dti_weights_save(dt_trainer *t, const char *path, bool averaged
 /* A trainer whose steps are tickets of servers: what server/worker.c, above, does for it. */
 typedef struct dti_worker_calls {
     dt_result (*open)(dt_trainer *t);  /* connects, and compares settings */
-    dt_result (*build)(dt_trainer *t); /* behind the first programs */
+    dt_result (*build)(dt_trainer *t); /* after the first programs */
     dt_result (*join)(dt_trainer *t);  /* the first values */
     void (*close)(dt_trainer *t);
     void (*rows)(const dt_trainer *t, uint32_t rows, uint32_t *first, uint32_t *count);

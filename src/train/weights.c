@@ -1,5 +1,5 @@
-/* The weights of a job as a file, where no rank has all of them: rank 0 writes what a walk brings
- * it (parallel/values/values.h), piece by piece. */
+/* The weights of a job as a file, when no rank has all of them. A walk (parallel/values/values.h)
+ * brings them to rank 0 piece by piece, which writes them. */
 
 typedef struct dti_weights_walk {
     dt_trainer *t;
@@ -17,7 +17,7 @@ static dt_result dti_weights_walk_write(void *user, uint32_t param, uint32_t arr
     return dti_writer_add(w->file, values, (size_t)dti_arena_bytes(n));
 }
 
-/* Whether the store that the application sees lacks some of what is to be saved. */
+/* Whether the application's store lacks some of the values to save. */
 static bool dti_weights_are_apart(const dt_trainer *t, bool averaged) {
     const dti_parallel *par = &t->par;
     return dti_pipe_of(par) || dti_units_are(par) || (averaged && dti_is_sharded(par));
