@@ -4,7 +4,7 @@
  *
  * Each folder has a strategy, or what all of them use, in the order in which to read them:
  *
- *   mesh/       who has which position, device and rows (mesh.h)
+ *   mesh/       positions, devices and rows of ranks (mesh.h)
  *   step/       the engine: lists of actions, sums, the commit protocol (protocol.h)
  *   values/     values between stores, other ranks and the host (values.h)
  *   data/       replicas: buckets, one all-reduce each
@@ -20,10 +20,10 @@
  *   replica_actions.c          its actions, worked off
  *   bucket_sums.c              sums of gradients, bucket by bucket
  *   statistics.c               running statistics of batch norm
- *   sync_point.c               what all pieces of a batch make in the middle of a step
+ *   sync_point.c               values that a batch's pieces compute together
  *   replica_step.c             what is its own of the commit protocol
  *   one.c                      a job of one device, whose steps start ahead
- *   owners.c                   ZeRO-1: who owns what, and PUBLISH
+ *   owners.c                   ZeRO-1: the owners of blocks, and PUBLISH
  *   unit_make.c, unit_step.c   ZeRO-2 and 3: buffers; GATHER and REDUCE
  *   unit_search.c              which op made a NaN
  *   unit_evaluate.c            evaluations
@@ -37,7 +37,7 @@ typedef struct dti_parallel_desc {
     uint64_t seed;
     dt_dtype parameter_dtype;
     const dt_dataset *data; /* the trainer's, whose columns batches have */
-    uint32_t batch, tail;   /* rows of a full batch, and of a short one; 0 = there is none */
+    uint32_t batch, tail;   /* rows of a full batch, and of a short one; 0 = no such batch */
     uint32_t parts;
     dt_parallel_desc parallel; /* as it was asked for, with its defaults */
     bool worker;               /* servers make its updates */
@@ -60,7 +60,7 @@ typedef struct dti_replica {
     dti_runs full, tail;
     dti_runs *runs;        /* of this step */
     dti_subtrees subtrees; /* of its batch slices */
-    float *gradients;      /* host side: slots, one behind the other */
+    float *gradients;      /* host side: slots, one after another */
     /* What a store with units keeps of parameters, on the host: after each update, and when all
      * are brought. NULL: they lie there. */
     float *mirror;
@@ -73,9 +73,9 @@ typedef struct dti_replica {
     uint32_t fault;                /* the launch that unit_search.c found; UINT32_MAX: none */
     bool faulty;                   /* a local step: it, or what it would write, is not finite */
     bool empty;                    /* a local step: no target counts */
-    uint64_t passed;               /* nanoseconds: when its backward part had ended; */
-    uint64_t busy_ns;              /* how long it computed in this step; */
-    uint64_t timed_ns, timed_rows; /* and in steps that are measured */
+    uint64_t passed;               /* when its backward part ended, ns */
+    uint64_t busy_ns;              /* the time that it computed in this step */
+    uint64_t timed_ns, timed_rows; /* its time and rows in measured steps */
 } dti_replica;
 
 /* Nanoseconds of a step, on this process's first device and by the host's clock. */
@@ -133,7 +133,7 @@ typedef struct dti_sync_points {
     _Atomic uint32_t made;    /* sync points whose value is there */
 } dti_sync_points;
 
-/* Who has what of a range that a line's positions share: position i elements bounds[i] to
+/* The owners of a range that a line's positions share: position i has elements bounds[i] to
  * bounds[i + 1]. */
 typedef struct dti_values_shared {
     dti_mesh_line line;
@@ -163,7 +163,7 @@ typedef struct dti_units { /* of a group of parts that are alike: replicas, or a
     dt_comm *comm;        /* for parameters, a group of their own; NULL: one process */
     float *staging;       /* [DTI_UNITS_STAGED][largest] */
     float *pairs;         /* of all blocks of the commit's table */
-    size_t pair_count;    /* twice as many */
+    size_t pair_count;    /* double */
     bool whole;           /* some rank has several subtrees: all get the sum of all of a bucket */
     dti_works sends[DTI_UNITS_STAGED];
     uint32_t posted, at; /* units of this step; actions of the first list that were looked at */
@@ -233,7 +233,8 @@ typedef struct dti_parallel {
     bool asked; /* for a checkpoint: here, and after the step on any rank */
 } dti_parallel;
 
-/* Of what was left out (base/optional.h) there is none: asked by these, code for it goes too. */
+/* A part that was left out (base/optional.h) never exists. These functions ask for it, so the
+ * compiler removes its code. */
 static inline struct dti_pipe *dti_pipe_of(const dti_parallel *par) {
     return DTI_HAS_MODEL_PARALLEL ? par->pipe : NULL;
 }
@@ -271,16 +272,16 @@ static dt_result dti_operands_fit(dti_parallel *par, uint32_t replicas, uint64_t
 static dt_result dti_mesh_open(dti_parallel *par);
 /* Which devices all ranks have, of which this one has job.local; on all ranks together. */
 static dt_result dti_mesh_count(dti_parallel *par);
-/* Whether the job's devices are this number of replicas; 0: as many as there are. INVALID */
+/* Whether the job's devices make this number of replicas; 0: any number. INVALID */
 static dt_result dti_mesh_fits(dti_parallel *par, uint32_t data);
 static void dti_mesh_cut(dti_parallel *par); /* this process's batch slices, of job.batch_slices */
 /* The same of the replicas of which it has what a position has of one. */
 static dt_comm_span dti_mesh_slices_of(const dti_parallel *par, uint32_t position);
 /* Of what a rank has of a line's replicas. */
 static dti_subtrees dti_mesh_subtrees(const dti_parallel *par, dti_mesh_line line, uint32_t rank);
-/* A comm group of the ranks along an axis through a position, in their order, and the leaves of its
- * sums: along data batch slices, else positions. Called on all ranks together, in one order. *out
- * stays NULL where this rank has none of them, and where one has all. */
+/* Makes a comm group of the ranks along an axis through a position, in their order. Leaves of its
+ * sums are batch slices along data, else positions. Called on all ranks together, in one order.
+ * *out stays NULL if this rank has none of these positions, or one rank has all. */
 static dt_result dti_mesh_group(dti_parallel *par, dti_mesh_axis axis, uint32_t position,
                                 dt_comm **out);
 /* The same of any line, also of one rank; without leaves. */
@@ -290,8 +291,8 @@ static dt_result dti_mesh_leaves(dti_parallel *par, dt_comm *comm, dt_comm_span 
 static void dti_mesh_log(const dti_parallel *par);
 
 /* ---- mesh/replicas.c */
-/* Opens the stores of `devices` ("cpu:2,vulkan:0"; NULL = auto): the first in `graph`, each other
- * in a copy of it in a context of its own. */
+/* Opens the stores of `devices` ("cpu:2,vulkan:0"; NULL = auto). The first is of `graph`, each
+ * other of a copy in its own context. */
 static dt_result dti_replicas_open(dti_parallel *par, dt_graph *graph, const char *devices,
                                    int threads);
 static void dti_replicas_close(dti_parallel *par);
@@ -301,12 +302,13 @@ static dt_result dti_replicas_share(dti_parallel *par, const dti_parallel *of);
 static uint32_t dti_devices_count(dti_base *base, const char *devices);
 
 /* ---- mesh/agree.c */
-/* What the ranks were told must be the same: `text`, a line a fact. Names the first difference. */
+/* Checks that the ranks have the same `text`, a line for each fact. The error names the first
+ * difference. */
 static dt_result dti_agree_text(dti_parallel *par, const char *text, size_t size);
 /* CPUs with FMA and without round differently: all ranks' devices are of one class. INVALID */
 static dt_result dti_agree_class(dti_parallel *par);
-/* Memory for values that go to other ranks, on all of them or none, so that none runs out of it
- * when values have changed. The caller frees it; or `fn` gets it. MEMORY: *piece is NULL */
+/* Allocates memory for values that go to other ranks, on all ranks or none. So no rank runs out of
+ * memory after values have changed. The caller frees it; or `fn` gets it. MEMORY: *piece is NULL */
 #define DTI_AGREE_PIECE ((size_t)1 << 20)
 static dt_result dti_agree_piece(dti_parallel *par, char **piece);
 typedef dt_result dti_piece_fn(dti_parallel *par, char *piece);
@@ -327,7 +329,7 @@ static dt_result dti_agree_result(dti_parallel *par, dt_result own);
 /* ---- zero/owners.c: the state sharded over replicas (ZeRO-1); only where par->sharded */
 /* Replicas of a shard group: together they have the state once. */
 static uint32_t dti_shards(const dti_parallel *par);
-/* Who has what of this process's group. */
+/* The values of each position of this process's group. */
 static dti_values_shared dti_shards_here(const dti_parallel *par);
 /* Whether it has replicas of other ranks, too. Alike on all ranks. */
 static bool dti_shards_span(const dti_parallel *par);
@@ -337,11 +339,11 @@ static dt_result dti_owners_cut(dti_parallel *par);
 static dt_result dti_owners_make(dti_parallel *par); /* host memory; MEMORY */
 /* On a replica's thread, before its commit: keeps what that writes over, between ranks. */
 static dt_result dti_owners_keep(dti_parallel *par, uint32_t index);
-/* Behind all commits: new parameters from their owners. On an error of the comm each replica is
- * brought back to the step before, whole, and the error says so. */
+/* After all commits: distributes new parameters from their owners. On an error of the comm each
+ * replica returns to the step before, completely, and the error reports it. */
 static dt_result dti_owners_gather(dti_parallel *par);
-/* Averages take the weights' place, for an evaluation with ZeRO-1 and the file of a fit's best, on
- * all ranks or none; hide in any case. */
+/* Puts averages in the weights' place, on all ranks or none. An evaluation with ZeRO-1 needs it,
+ * and the file of a fit's best weights. Call hide in any case. */
 static dt_result dti_owners_show(dti_parallel *par);
 static dt_result dti_owners_hide(dti_parallel *par);
 /* The group's comm, on all ranks together, once a build. */
@@ -354,25 +356,25 @@ static dt_result dti_units_make(dti_parallel *par); /* MEMORY */
 static dt_result dti_units_open(dti_parallel *par, dti_units *u);
 /* Whether some rank has several subtrees of what a line's replicas sum: then all get all of it. */
 static bool dti_units_whole(const dti_parallel *par, dti_mesh_line line);
-/* Whether numbers that are not 0 are the same on all ranks: *bad is the first that is not, or
- * `count`. own: [2 * count]. */
+/* Whether the nonzero numbers are the same on all ranks. *bad: the first that is not, or `count`.
+ * own: [2 * count]. */
 static dt_result dti_ranks_same(dti_parallel *par, int64_t *own, size_t count, size_t *bad);
 /* On all ranks, once a build: each group's units come in one order. UNSUPPORTED */
 static dt_result dti_units_same_order(dti_parallel *par, uint32_t groups);
 static dt_result dti_units_agree(dti_parallel *par);         /* of replicas */
-static void dti_units_free(dti_parallel *par, dti_units *u); /* but for the group */
+static void dti_units_free(dti_parallel *par, dti_units *u); /* except the group */
 static void dti_units_leave(dti_units *u);                   /* gives up what others wait for */
-static void dti_units_rewind(dti_parallel *par); /* lists of replicas' runs begin anew */
+static void dti_units_rewind(dti_parallel *par); /* lists of replicas' runs start again */
 /* Of a replica's runs, whose programs are there. MEMORY */
 static dt_result dti_runs_list_make(dti_parallel *par, dti_replica *r, dti_runs *runs);
 static dti_action_fn dti_unit_gather;
 /* The same of a part: the unit's parameters to where its code has them. */
 static dt_result dti_unit_fetch(const dti_units *u, const dti_unit_part *p, const dti_code *code,
                                 const dti_action *a);
-/* Between ranks, on the thread that speaks to the network: parameters that others wait for, of at
- * most `most` further units. The comm's error. */
+/* Between ranks, on the thread that uses the network. Sends parameters that others wait for, of at
+ * most `most` more units. Errors: the comm's. */
 static dt_result dti_units_stream(const dti_parallel *par, dti_units *u, uint32_t most);
-/* Behind an update: what it wrote to where it is read, on the host or the device. */
+/* After an update: copies the written values to where they are read, on the host or the device. */
 static dt_result dti_unit_committed(const dti_unit_part *p);
 /* Where a part has a bucket's sum. */
 static float *dti_unit_window(const dti_unit_part *p, uint32_t b);
@@ -393,8 +395,8 @@ static void dti_unit_pass_free(dti_parallel *par, dti_unit_pass *pass);
 static dt_result dti_unit_pass_put(dti_parallel *par, dti_unit_pass *pass, bool tail,
                                    uint32_t replica, dt_program *program, uint32_t of,
                                    dti_micro_run rows);
-/* On all ranks together, before the first batch: whether they gather the same, for batches of a
- * set of `rows` rows. `own`: what went wrong here. INVALID, UNSUPPORTED */
+/* On all ranks together, before the first batch of a set of `rows` rows: checks that all gather the
+ * same. `own`: this rank's result so far. INVALID, UNSUPPORTED */
 static dt_result dti_unit_pass_begin(dti_parallel *par, dti_unit_pass *pass, uint64_t rows,
                                      uint32_t batch, dt_result own);
 /* On all ranks together: a batch whose rows the programs have. `own`: as before. After an error in
@@ -418,7 +420,8 @@ static dt_result dti_units_hide(dti_parallel *par);
 /* ---- step/reducer.c */
 /* Whether ranks exchange gradients in bf16 (DT_COMPRESS_BF16). */
 static bool dti_sums_are_rounded(const dti_parallel *par);
-/* Bytes that a rank sends of gradients of so many, as f32, or of a round's differences. */
+/* The bytes that a rank sends for the gradients of this number of elements (as f32), or for a
+ * round's differences. */
 static uint64_t dti_sums_wire_bytes(const dti_parallel *par, uint64_t gradient_bytes);
 static void dti_sums_log(const dti_parallel *par); /* what ranks exchange, where that is not f32 */
 static dt_result dti_works_post(dt_comm *comm, dti_works *w, const dt_comm_op *op);
@@ -449,7 +452,7 @@ static void dti_sums_cancel(dti_parallel *par); /* what is posted: memory is thi
 static dt_result dti_parallel_comm_failed(dti_parallel *par, dt_result result);
 
 /* ---- data/bucket_sums.c: the sums are in the first replica's slot 0 */
-static dt_result dti_bucket_sums_make(dti_parallel *par); /* behind all memory; MEMORY */
+static dt_result dti_bucket_sums_make(dti_parallel *par); /* after all memory; MEMORY */
 static void dti_exchange_begin(dti_parallel *par);
 /* Folds what is ready; on the first replica's thread also posts and looks after the network. */
 static bool dti_exchange_help(dti_parallel *par, uint32_t replica, bool last);
@@ -484,18 +487,17 @@ static const char *dti_statistics_fault(const dti_statistics *s, const dt_graph 
 static dt_result dti_sync_points_open(dti_parallel *par); /* memory; MEMORY, INVALID */
 /* On all ranks, once a build: they have the same sync points, and a group for them. */
 static dt_result dti_sync_points_agree(dti_parallel *par);
-static void dti_sync_points_free(dti_parallel *par); /* but for the group, which close ends */
+static void dti_sync_points_free(dti_parallel *par); /* except the group, which close ends */
 static void dti_sync_points_close(dti_parallel *par);
 static void dti_sync_points_begin(dti_parallel *par);
-/* On each replica's thread, in order of sync points: brings its operand and takes the value. run
- * NULL: it has no rows, and brings nothing. *given_up: another replica failed, and nothing is
- * said. */
+/* On each replica's thread, in order of sync points: gives its operand and gets the value. run
+ * NULL: it has no rows, and gives nothing. *given_up: another replica failed, and reports why. */
 static dt_result dti_sync_point_make(dti_parallel *par, uint32_t index, uint32_t sync_point,
                                      const dti_micro_run *run, bool *given_up);
 
 /* ---- data/replica_make.c */
-/* Of what a store trains, from its graph alone, so all ranks and devices have the same. Room for
- * DTI_BUCKETS_MAX; returns how many. */
+/* Of the trained parameters of a store, from its graph only, so all ranks and devices have the
+ * same. Room for DTI_BUCKETS_MAX. Returns the number of buckets. */
 static uint32_t dti_buckets_make(const dti_parallel *par, const dt_store *s, dti_bucket *buckets);
 /* A replica's code of full batches: what the model and its description mean. */
 static const dti_code *dti_parallel_code(const dti_parallel *par);

@@ -1,5 +1,5 @@
-/* Gradients of replicas, bucket by bucket: from those of this process to one sum, from the
- * processes to the sum of all, and back. */
+/* Gradients of replicas, bucket by bucket. They are summed over this process's replicas, then over
+ * all processes, and come back to each replica. */
 
 static bool dti_any_failed(const dti_parallel *par) {
     for (uint32_t i = 0; i < par->job.local; i++) {
@@ -17,8 +17,8 @@ static dti_sums_operands dti_bucket_operands(const dti_parallel *par, uint32_t b
     return (dti_sums_operands){r->gradients + par->buckets[b].begin, par->elements, &r->subtrees};
 }
 
-/* Every replica gets a slice while it is in the cache, in place of its own part, which nobody reads
- * again. */
+/* Every replica gets a slice while it is in the cache. It replaces the replica's own part, which
+ * nobody reads again. */
 static void dti_bucket_spread(const dti_parallel *par, uint32_t b, uint64_t at, uint64_t n) {
     const float *sum = par->sums.list[b].total + at;
     for (uint32_t r = 1; r < par->job.local; r++)

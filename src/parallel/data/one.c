@@ -1,11 +1,11 @@
-/* The step of a job that is one replica with one batch slice, on a device that runs on its own.
- * Nothing is exchanged or agreed. So each micro-batch is a step of a program by itself, which
- * AGREE starts and RUN waits for: gradients stay on the device, and the next step begins while this
- * one is in flight. Replicas and ranks cannot do that: their sums pass through the host between
- * backward part and commit, and no forward part may begin before the commit.
+/* The step of a job with one replica and one batch slice, on a device that runs asynchronously.
+ * Nothing is exchanged or agreed. So each micro-batch is a step of a program, which AGREE starts
+ * and RUN waits for. Gradients stay on the device, and the next step begins while this one is in
+ * flight. Replicas and ranks cannot do that. Their sums pass through the host between backward part
+ * and commit, and no forward part may begin before the commit.
  *
- * The program's step slots are a ring of micro-batches. So one is written while another computes,
- * and AGREE waits for the oldest where the ring is full. That one may be the step's before. */
+ * The program's step slots are a ring of micro-batches. So one is written while another computes.
+ * AGREE waits for the oldest if the ring is full, which may belong to the step before. */
 
 /* The device moves running statistics with each micro-batch; statistics.c joins those of all. */
 static bool dti_graph_has_statistics(const dt_graph *g) {

@@ -18,8 +18,8 @@ static void dti_list_arrive(dti_parallel *par, uint32_t index, const dti_action 
     dti_exchange_help(par, index, false);
 }
 
-/* Waits for actions before `end`, and tells their buckets one by one. A forward segment is waited
- * for only where nothing after it is. */
+/* Waits for actions before `end`, and reports their buckets one by one. It waits for a forward
+ * segment only if no later action does. */
 static dt_result dti_list_reach(dti_parallel *par, uint32_t index, uint32_t end) {
     dti_replica *r = &par->replicas[index];
     const dti_list *list = r->walk.list;

@@ -1,6 +1,6 @@
-/* What a job allocates for a number of batch slices and rows: each replica's programs, for full
- * batches and the short last one; the buckets; and every buffer of the exchange. After it a step
- * allocates nothing. */
+/* Allocates a job's memory for a number of batch slices and rows. That is each replica's programs,
+ * for full batches and the short last one, the buckets, and every buffer of the exchange.
+ * Afterwards a step allocates nothing. */
 
 #define DTI_BUCKET_FIRST ((uint64_t)1 << 20)   /* small, so that the network starts early */
 #define DTI_BUCKET_GAP (16384u)                /* elements not trained that travel along */
@@ -50,7 +50,8 @@ static bool dti_micro_same(const dti_micro_run *a, const dti_micro_run *b) {
     return same;
 }
 
-/* The replica's own of a tensor of the graph that it is a copy of; another's stays, and is told. */
+/* The replica's copy of a tensor of the application's graph. A tensor of another graph stays as it
+ * is and is reported. */
 static dt_tensor dti_replica_tensor(const dti_parallel *par, const dti_replica *r, dt_tensor x) {
     if (x.graph == par->replicas[0].graph)
         x.graph = r->graph;
@@ -173,8 +174,8 @@ static void dti_parallel_bind(dti_parallel *par) {
         par->replicas[i].gradients = dti_program_gradients(par->replicas[i].full.runs[0].program);
 }
 
-/* A gradient arena has a slot for each sum that the replica cannot add up by itself, so it is made
- * for the most that full and short batches need. */
+/* A gradient arena has a slot for each sum that the replica cannot add up by itself. It has room
+ * for the most slots that full and short batches need. */
 static dt_result dti_replica_build(dti_parallel *par, uint32_t i) {
     dti_replica *r = &par->replicas[i];
     uint32_t first, end, most = 0;

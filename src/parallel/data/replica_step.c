@@ -102,8 +102,8 @@ static dt_result dti_replica_validated(dti_parallel *par, dti_replica *r, dt_pro
     return result;
 }
 
-/* Whether what this replica finds is what all find: it is the only one, and its losses, at which
- * the device does not look, are finite. */
+/* Whether this replica's findings are those of all. It is the only one, and its losses, which the
+ * device does not check, are finite. */
 static bool dti_replica_decides(const dti_parallel *par) {
     bool fine = !par->bucket_count && dti_parallel_keeps_gradients(par);
     for (uint32_t i = 0; i < par->batch_slices && fine && !par->desc.program.no_check; i++)
@@ -207,7 +207,7 @@ static void dti_parallel_leave(dti_parallel *par) {
     dti_comm_give_up(par->desc.comm);
     dti_sums_cancel(par);
     for (size_t i = 0; par->desc.comm && i < DTI_COUNT(small); i++) {
-        if (small[i].id) /* a grid posts none; those that have ended are none any more */
+        if (small[i].id) /* a grid posts no works; ended ones are removed */
             dt_comm_cancel(par->desc.comm, small[i]);
     }
     dti_units_leave(&par->units);

@@ -1,8 +1,8 @@
-/* Batch norm's running statistics, and buffers that follow weights, of which all pieces have the
- * same. Each piece has (n, mean, variance) of a channel. Those of the whole job are joined in the
- * tree over pieces (Chan, Golub and LeVeque, 1979), and the buffers move once a step, at the
- * commit. DDP keeps what rank 0 saw; this is what all have seen. In double, on the host: a few
- * thousand values. */
+/* Batch norm's running statistics, and buffers that follow weights, which are equal for all pieces.
+ * Each piece has (n, mean, variance) of a channel. They are joined in the tree over all pieces of
+ * the job (Chan, Golub and LeVeque, 1979). The buffers change once a step, at the commit. DDP keeps
+ * the statistics of rank 0; these cover the whole batch. They are computed in double, on the host:
+ * a few thousand values. */
 
 static dt_result dti_statistics_make(dti_base *base, const dti_partition *job, const dti_code *code,
                                      dti_statistics *s) {

@@ -1,12 +1,12 @@
-/* What all pieces of a batch make together in the middle of a step (lower/sync_points.c):
- * SyncBatchNorm's statistics, and the means of its gradient. Each batch slice has a row of the
- * operand, in double. Rows are joined in the tree over batch slices (statistics by Chan, Golub and
- * LeVeque, 1979), so the value depends only on the batch slices, not on who computed them. Within a
- * process the last replica to arrive lets the first one's thread join; between processes each sends
- * the rows of its maximal subtrees.
+/* Values that the pieces of a batch compute together in the middle of a step (lower/sync_points.c).
+ * They are SyncBatchNorm's statistics, and the means of its gradient. Each batch slice has a row of
+ * the operand, in double. Rows are joined in the tree over batch slices (statistics by Chan, Golub
+ * and LeVeque, 1979). So the value depends only on the batch slices, not on the ranks that computed
+ * them. Within a process the last replica to arrive lets the first one's thread join. Between
+ * processes each sends the rows of its maximal subtrees.
  *
- * Cost of a sync point between N ranks: one all-gather of 8 bytes for each element of the operand
- * and subtree of a rank (one, where N divides the batch slices). */
+ * Cost of a sync point between N ranks: one all-gather. Each rank sends 8 bytes for each element of
+ * the operand and each of its subtrees. It has one subtree if N divides the batch slices. */
 
 static double *dti_sync_point_row(const dti_parallel *par, uint32_t batch_slice) {
     return par->sync_points.rows + (size_t)batch_slice * par->sync_points.width;

@@ -1,7 +1,7 @@
 /* Compressed differences of a round (DT_TRAIN_LOCAL). Each process adds its replicas' differences
- * and the residual of earlier rounds (error feedback, Seide et al. 2014), sends an approximation to
- * all by an all-gather, and keeps the rest as the new residual. Each adds all approximations in the
- * order of ranks, so all have the same bits; those depend on how replicas are spread over
+ * and the residual of earlier rounds (error feedback, Seide et al. 2014). It sends an approximation
+ * to all by an all-gather, and keeps the rest as the new residual. Each adds all approximations in
+ * the order of ranks, so all have the same bits. The bits depend on how replicas are spread over
  * processes. Bytes of an element: BF16 2; INT8 1, and 4 of a block of 256 for its scale; TOPK 8 of
  * those kept. Memory: what a process sends, times the number of ranks. Blocks are those that
  * parameters are padded to, so none has elements of two parameters. Buffers and losses are not

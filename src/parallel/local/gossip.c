@@ -1,13 +1,13 @@
 /* Gossip averaging: within a round of local steps a rank averages its weights with one other rank,
- * and waits for nobody else. The number of the exchange decides the pairs. For a power of two of
- * ranks the two differ in one bit of their number, bit by bit, so log2 N exchanges make the mean of
- * all. Other numbers of ranks follow a tournament in which all pairs meet once in N (N odd: one
- * rank rests) or N - 1 exchanges. Before an exchange a process's replicas become their mean, and a
- * rank counts as many times as it has replicas: so the mean over all replicas does not change, and
- * their distance shrinks. A round ends as without gossip (round.c), with differences to its common
- * beginning; an error restores that beginning. Sources: Boyd et al., Randomized Gossip Algorithms,
- * 2006; Assran et al., Stochastic Gradient Push, 2019; Chen et al., Accelerating Gossip SGD with
- * Periodic Global Averaging, 2021. */
+ * and waits for nobody else. The number of the exchange decides the pairs. With a power of two of
+ * ranks, a pair differs in one bit of its numbers, bit by bit. So log2 N exchanges make the mean of
+ * all. Other numbers of ranks follow a tournament, in which all pairs meet once. It has N - 1
+ * exchanges (N odd: N, and one rank rests). Before an exchange a process's replicas become their
+ * mean, and a rank's weight is its number of replicas. So the mean over all replicas does not
+ * change, and their distance shrinks. A round ends as without gossip (round.c), with differences to
+ * its common beginning; an error restores that beginning. Sources: Boyd et al., Randomized Gossip
+ * Algorithms, 2006; Assran et al., Stochastic Gradient Push, 2019; Chen et al., Accelerating Gossip
+ * SGD with Periodic Global Averaging, 2021. */
 
 static bool dti_gossip_is_due(const dti_parallel *par) {
     const uint32_t every = par->desc.round.gossip_steps;
@@ -53,7 +53,7 @@ static void dti_gossip_mean_here(dti_parallel *par, uint64_t from, uint64_t end)
     }
 }
 
-/* A count times an f32 is exact in double, and a sum of two is the same in either order: both ranks
+/* A count times an f32 is exact in double. A sum of two is the same in either order, so both ranks
  * have the same bits. */
 static void dti_gossip_mean_of_two(dti_parallel *par, uint64_t from, uint64_t end) {
     const uint32_t other = par->round.partner;

@@ -1,8 +1,8 @@
 /* Local steps: each replica makes a step of its own part of a batch, by a program that commits by
  * itself. Replicas exchange nothing until the round ends (round.c), or until two ranks average
  * (gossip.c). So gradients never leave a device, and a loss is divided by the weight of the
- * replica's own rows. Faulty samples are found before anything is computed: then no replica of this
- * process has moved, and the step is tried again. A NaN or infinity skips the step of that replica
+ * replica's own rows. Faulty samples are found before anything is computed, so no replica of this
+ * process has changed. The step is tried again. A NaN or infinity skips the step of that replica
  * only. */
 
 static bool dti_parallel_is_local(const dti_parallel *par) {
@@ -94,7 +94,7 @@ static dt_result dti_inner_run(dti_parallel *par, uint32_t index) {
     r->empty = r->runs->count && !r->faulty && dti_weights_none(now + DTI_TERMS_WEIGHT);
     if (r->faulty) {
         memset(now, 0, DTI_TERMS_WIDTH * sizeof *now);
-        result = DT_OK; /* why is told with the round */
+        result = DT_OK; /* the round's report has the reason */
     }
     for (uint32_t i = 0; i < DTI_TERMS_WIDTH; i++)
         par->round.terms[(size_t)index * DTI_TERMS_WIDTH + i] += now[i];
@@ -103,7 +103,7 @@ static dt_result dti_inner_run(dti_parallel *par, uint32_t index) {
     return result;
 }
 
-/* Rows that only fill up a batch are no reason for a step. */
+/* Rows that only fill up a batch do not make a step. */
 static void dti_inner_prepare(dti_parallel *par) {
     dti_replicas_prepare(par);
     for (uint32_t i = 0; i < par->job.local; i++) {
@@ -131,7 +131,7 @@ static dt_result dti_inner_run_all(dti_parallel *par) {
     return dti_round_began(par, dti_protocol_phase(par, dti_inner_run));
 }
 
-/* Of this process alone. The first reason of a step that was left out is told with the round. */
+/* Of this process only. The round's report has the first reason of a skipped step. */
 static void dti_inner_report(dti_parallel *par, dti_parallel_result *out) {
     dti_round *round = &par->round;
     const uint64_t mark = dti_parallel_mark(par);

@@ -8,7 +8,7 @@
 
 typedef struct dti_round_desc {
     uint32_t steps; /* of a full round; 0: every step is exchanged, and there are no rounds */
-    uint32_t gossip_steps; /* steps of a round between averages of two ranks; 0: there are none */
+    uint32_t gossip_steps; /* steps of a round between averages of two ranks; 0 = no gossip */
     float lr, momentum;
     bool nesterov;
     uint8_t compress; /* dt_compress */
@@ -18,7 +18,7 @@ typedef struct dti_round_desc {
 #define DTI_ROUND_TEXT 500
 
 typedef struct dti_compress { /* NULL: nothing is compressed */
-    float *residual;          /* what was not said, as the arena of parameters is */
+    float *residual;          /* values that were not sent, in the layout of the parameter arena */
     char *sent, *said;        /* by this process, by all ranks: bucket by bucket */
 } dti_compress;
 
@@ -65,8 +65,8 @@ static dt_result dti_round_open(struct dti_parallel *par); /* before the first s
 static void dti_round_back(struct dti_parallel *par);      /* to where it began */
 /* The same of an error's text, where there is one. */
 static dt_result dti_round_began(struct dti_parallel *par, dt_result result);
-/* After an error of this rank's that others do not hear of: ends the job, as they come to the end
- * of a round; one under way goes back to where it began. */
+/* After an error of this rank that others do not learn of: ends the job. They notice at the end of
+ * their round. A round in flight returns to its beginning. */
 static dt_result dti_round_give_up(struct dti_parallel *par, dt_result result);
 /* How buckets are summed; NULL: as gradients are. */
 static const dti_sum_kind *dti_round_sums(const struct dti_parallel *par);

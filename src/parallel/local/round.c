@@ -1,10 +1,9 @@
 /* The end of a round of local steps (DiLoCo), as a plan of the commit protocol. It costs one
- * all-reduce of the parameters' bytes in the tree over replicas, each a leaf, and one small message
- * of doubles:
+ * all-reduce of the parameters' bytes in the tree over replicas, and one small message of doubles:
  *
  *   RUN       each replica: what it began with, less what it has now; into buckets, which go as
  *             gradients do (step/reducer.c): replicas of this process, then processes, then back
- *   BARRIER   losses, buffers, what was skipped; after it everybody has every bucket
+ *   BARRIER   losses, buffers, skipped steps; after it everybody has every bucket
  *   VALIDATE  whether the outer step is finite, which all ranks find alike
  *   WRITE     the outer step, by each process, on the host: SGD with momentum over the mean
  *   PUBLISH   its result to all replicas
@@ -15,7 +14,7 @@
  * McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, 2017;
  * Douillard et al., DiLoCo, 2023. */
 
-enum { /* of par->terms, behind the sums of losses and metrics; per process, but for buffers */
+enum { /* of par->terms, after the sums of losses and metrics; per process, except buffers */
        DTI_ROUND_SKIPPED = DTI_TERMS_WIDTH,
        DTI_ROUND_EMPTY,
        DTI_ROUND_ASKED,
@@ -148,7 +147,7 @@ static dt_result dti_round_give_up(dti_parallel *par, dt_result result) {
 
 /* ---- differences */
 
-/* Behind the other sums of the replica's leaf. */
+/* After the other sums of the replica's leaf. */
 static void dti_round_buffers(const dt_store *s, const float *now, double *leaf) {
     for (uint32_t i = 0; i < s->layout.param_count; i++) {
         const dti_param *p = &s->layout.params[i];
@@ -217,8 +216,8 @@ typedef struct dti_outer_values {
     float velocity, value;
 } dti_outer_values;
 
-/* In double a product of two f32 is exact, so it does not matter whether a compiler joins it with
- * the addition: the same bits on all ranks. */
+/* A product of two f32 is exact in double, whether or not a compiler fuses it with the addition. So
+ * all ranks have the same bits. */
 static inline dti_outer_values dti_outer_step(const dti_round_desc *d, float sum, float replicas,
                                               float velocity, float start) {
     const float mean = sum / replicas;
@@ -279,7 +278,7 @@ static double dti_round_norm(const dti_parallel *par) {
     return sqrt(squares) / (double)par->job.replicas;
 }
 
-/* What all ranks find alike in what they have told each other, and in the outer step. */
+/* Checks that all ranks make alike: of the data that they exchanged, and of the outer step. */
 static dt_result dti_round_check(dti_parallel *par) {
     const unsigned long long first = (unsigned long long)par->round.first;
     dti_round_steps(par, par->now->desc.step);
@@ -318,7 +317,7 @@ static void dti_round_report(dti_parallel *par, dti_parallel_result *out) {
     par->asked = sum[DTI_ROUND_ASKED] > 0.0;
 }
 
-/* The round has ended; that replicas left steps out is told on all ranks. */
+/* The round has ended. All ranks report that replicas skipped steps. */
 static dt_result dti_round_done(dti_parallel *par, dti_parallel_result *out) {
     dt_result result = DT_OK;
     if (!out->left_out)

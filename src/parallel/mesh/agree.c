@@ -1,5 +1,5 @@
-/* What the ranks of a job must have in common, and how they compare it: model and settings, values
- * at the start, and the outcome of whatever can fail on one rank. */
+/* Data that the ranks of a job must have in common, and its comparison. It is model and settings,
+ * values at the start, and the result of calls that can fail on one rank. */
 
 #define DTI_AGREE_TEXT 500
 
@@ -21,7 +21,7 @@ static dt_result dti_ranks_tell(dti_parallel *par, void *data, uint64_t count, d
                 : DT_OK;
 }
 
-/* The lowest rank that failed tells all of them its result and text. Allocates nothing, so every
+/* The lowest rank that failed sends all of them its result and text. Allocates nothing, so every
  * rank takes part. */
 static dt_result dti_agree_result(dti_parallel *par, dt_result own) {
     if (!par->desc.comm || par->lost)

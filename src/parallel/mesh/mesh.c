@@ -1,4 +1,4 @@
-/* Who has which position: see mesh.h. */
+/* The positions of devices and ranks: see mesh.h. */
 
 static void dti_mesh_fill(dti_mesh *mesh, const int *devices, uint32_t each) {
     for (uint32_t rank = 0; rank < mesh->world; rank++)

@@ -8,7 +8,7 @@
  *
  *   mesh.c                         positions and axes
  *   mesh_job.c                     the mesh of a job that runs: devices, comm groups
- *   partition.h, partition.c       who computes which rows
+ *   partition.h, partition.c       the rows of each replica
  *   agree.c                        what all ranks must have in common
  *   replicas.c                     the devices of a process, each with a store
  *   device_team.h, device_team.c   a thread for each device */

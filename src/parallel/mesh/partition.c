@@ -48,8 +48,8 @@ static void dti_runs_pieces(const dti_partition *job, uint32_t first, uint32_t e
     }
 }
 
-/* How many pieces, of those that are left, one run takes: as many as `parts` runs need, but either
- * whole batch slices or parts of one batch slice, so that a sum is of one kind. */
+/* How many of the remaining pieces one run takes: enough for `parts` runs. A run has whole batch
+ * slices or parts of one batch slice, so a sum is of one kind. */
 static uint32_t dti_runs_take(const dti_partition *job, uint32_t batch_slices, uint32_t at) {
     const uint32_t parts = job->parts, total = batch_slices * parts;
     if (job->apart)
@@ -61,8 +61,8 @@ static uint32_t dti_runs_take(const dti_partition *job, uint32_t batch_slices, u
     return DTI_MIN(batch_slices, parts - at % parts);
 }
 
-/* Runs without rows are no programs: their pieces, which add zeros, go with the next run, or with
- * the last. */
+/* Runs without rows make no program. Their pieces, which add zeros, join the next run, or the
+ * last. */
 static void dti_runs_cut(const dti_partition *job, uint32_t first, uint32_t batch_slices,
                          dti_runs *r) {
     uint32_t begin = 0;

@@ -1,7 +1,7 @@
-/* Who computes which rows. The batch of the whole job is cut into batch slices at fixed rows. A
- * replica has a run of whole batch slices, a process the batch slices of its replicas, in order of
- * ranks. A batch slice is computed in `parts`, one after the other. Rows depend only on batch,
- * batch slices and parts, never on the number of replicas. */
+/* The rows of each replica. The batch of the whole job is cut into batch slices at fixed rows. A
+ * replica has a run of whole batch slices. A process has those of its replicas, in order of ranks.
+ * A batch slice is computed in `parts`, one after the other. Rows depend only on batch, batch
+ * slices and parts, never on the number of replicas. */
 
 typedef struct dti_partition {
     uint32_t replicas;     /* of the whole job */
@@ -17,7 +17,7 @@ static uint32_t dti_partition_begin(const dti_partition *job, uint32_t replica);
 /* Batch slices [*first, *end) of a replica. */
 static void dti_partition_batch_slices(const dti_partition *job, uint32_t replica, uint32_t *first,
                                        uint32_t *end);
-/* The first row of a batch slice in a batch of `rows` rows: a short batch fills the first batch
+/* The first row of a batch slice in a batch of `rows` rows. A short batch fills the first
  * slices. */
 static uint32_t dti_partition_row(const dti_partition *job, uint32_t batch_slice, uint32_t rows);
 /* Rows of a piece (number batch slice * parts + part) in a batch of `rows` rows. */

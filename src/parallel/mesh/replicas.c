@@ -1,7 +1,7 @@
 /* The devices of a process: parses the list of them, and makes a store on each. The first replica
- * lives in the application's graph; each other in a copy, in a context of its own, because a
- * context belongs to one thread at a time. Their loggers are silent once they are made: the
- * application's is called only on its own thread. */
+ * lives in the application's graph. Each other has a copy in its own context, because a context
+ * belongs to one thread at a time. Their contexts do not log after creation, because the
+ * application's logger is called only on its own thread. */
 
 /* "cpu:2" is two; a name may come again. */
 static uint32_t dti_device_times(const char *name, size_t size, size_t *name_size) {

@@ -2,7 +2,7 @@
  * whole model's code. It refuses fewer batch slices than replicas. */
 
 static bool dti_grid_is(const dti_parallel *par) {
-    return DTI_HAS_MODEL_PARALLEL && par->desc.stages > 0; /* of tensor ranks alone: 1 */
+    return DTI_HAS_MODEL_PARALLEL && par->desc.stages > 0; /* for tensor ranks only: 1 */
 }
 
 static const char *dti_grid_setting(const dti_parallel *par) {

@@ -1,14 +1,14 @@
 /* A grid of pipelines: chunks of one model on devices of any ranks, and the step that they make
- * together. A position is a device of the job: rank by rank, each rank's in its order. With P
- * stages, T tensor ranks (1: no tensor parallelism) and D replicas, position p has tensor rank p
- * mod T of stage p / T mod P of replica p / (P T). So the devices of a stage are neighbours, and
- * then the stages of a replica. A pipeline (dti_pipeline) is the stages of one tensor rank of one
- * replica, cut out of that tensor rank's graph of the whole model, at the same places for all. The
- * pipelines of a replica compute the same micro-batches in the same order, and tensor ranks of a
- * stage have sync points (tp_sync.c). Each sends to the next stage's device of the same tensor
- * rank. A rank has only the chunks of its own positions.
+ * together. A position is a device of the job: rank by rank, each rank's in its order. P stages, T
+ * tensor ranks (1: no tensor parallelism), D replicas: position p has tensor rank p mod T of stage
+ * p / T mod P of replica p / (P T). So the devices of a stage are neighbours, and then the stages
+ * of a replica. A pipeline (dti_pipeline) is the stages of one tensor rank of one replica. Its
+ * graph of the whole model is cut at the same places for all. The pipelines of a replica compute
+ * the same micro-batches in the same order. Tensor ranks of a stage have sync points (tp_sync.c).
+ * Each sends to the next stage's device of the same tensor rank. A rank has only the chunks of its
+ * own positions.
  *
- *   weigh      each chunk with losses, from targets alone; summed over all ranks
+ *   weigh      each chunk with losses, from targets only; summed over all ranks
  *   schedule   each device its list: forward and backward parts of micro-batches (pipe_wire.c: what
  *              goes between ranks)
  *   sum        gradients of a chunk over the batch slices, of this and other pipelines (pipe_sum.c)
@@ -17,9 +17,9 @@
  *   barrier    losses and findings of all ranks
  *   commit     all of them, or none
  *
- * A chunk has a graph, a store and programs of its own, with slots for the micro-batches that are
- * alive in it. The one replica's store is on each rank's host: it has the layout of all values, and
- * the values only once the application asks for them (values/host.c).
+ * A chunk has a graph, a store and programs of its own, with slots for its live micro-batches. The
+ * job's one replica has a store on each rank's host. It has the layout of all values, but the
+ * values only after the application asks for them (values/host.c).
  *
  * The files of this folder in the order in which to read them:
  *
@@ -37,7 +37,7 @@
  *   pipe_units.c                       ZeRO-2 and 3 of chunks
  *   pipe_forward.c                     evaluation and prediction: forward parts by themselves
  *   pipe_average.c                     sharded averages, for an evaluation
- *   pipe_attribute.c                   names what was not finite
+ *   pipe_attribute.c                   names the source of a NaN
  *   device_grid.c                      replicas' runs, and the whole model's code */
 
 /* What the grid does: steps, and forward parts by themselves. Each is a plan, of full batches and
@@ -66,7 +66,7 @@ typedef struct dti_pipe_chunk { /* of a pipeline */
 
 typedef struct
     dti_pipe_stage { /* what chunks here of one number, and of one tensor rank, are alike in */
-    dti_pipe_chunk *chunk; /* the first here; NULL: there is none. The next ones are a replica on */
+    dti_pipe_chunk *chunk; /* the first here; NULL = none. The next ones are a replica on */
     uint32_t pipelines;    /* here that have it */
     uint8_t losses[DT_MAX_TERMS], metrics[DT_MAX_TERMS]; /* which of the model's its own are */
     uint32_t *params;                                    /* by its own: the model's */
@@ -97,8 +97,8 @@ typedef struct dti_pipe_device {
     dt_result result; /* of this step */
 } dti_pipe_device;
 
-/* What goes from one chunk to another by way of the network, one way: of each micro-batch, in their
- * order, each tensor. */
+/* The tensors that one chunk sends another over the network, in one direction: for each micro-batch
+ * in order, each tensor. */
 #define DTI_PIPE_WINDOW 2     /* micro-batches: one is computed with while the next one travels */
 #define DTI_PIPE_WORKS_MAX 96 /* operations at once: of the comm's DTI_PENDING_MAX */
 #define DTI_PIPE_WAIT_MS 2    /* between two looks at what else there is to do */
@@ -129,12 +129,12 @@ typedef struct dti_pipe_evaluation {
     dti_grid_evaluation desc;
     dti_partition grids[2]; /* of full groups, and of short ones: a micro-batch is a batch slice */
     uint32_t micro_slots;   /* of a chunk's programs */
-    uint32_t node;          /* of what is cut, that is read; 0: none */
-    uint16_t home;          /* who has it */
+    uint32_t node;          /* of the cut graph, the tensor that is read; 0: none */
+    uint16_t home;          /* the ranks that have it */
     bool reads;             /* a chunk here reads a column of the set */
     double *leaves;         /* [micro-batches of a group][DTI_TERMS_WIDTH] */
     dti_step step;          /* the group under way */
-    bool searched;          /* in this set: for what was not finite first; */
+    bool searched;          /* in this set: the first value that is not finite */
     uint32_t fault;         /* which micro-batch is looked at, from 1; 0: none is */
     dti_pipe_finding *faults; /* by device */
 } dti_pipe_evaluation;
@@ -173,8 +173,8 @@ typedef struct dti_pipe {
     uint64_t block_count;    /* of that table */
     float *pairs;            /* of the table of all */
     char *piece;             /* between ranks: room for values */
-    /* State that replicas shard (ZeRO): where the part of each begins, [chunk][replica + 1], and by
-     * the model's parameters where they lie in their chunks. NULL: each has all of its stage. */
+    /* State that replicas shard (ZeRO): the beginning of each part, [chunk][replica + 1], and the
+     * place of the model's parameters in their chunks. NULL: each replica has all of its stage. */
     uint64_t *bounds, *offsets;
     size_t bound_count; /* with offsets */
     float *weighs;      /* for parameters that weigh targets: room for the largest */
@@ -223,7 +223,7 @@ static inline dti_pipe_chunk *dti_pipe_alike_chunk(const dti_pipe *pipe, uint32_
 static inline dti_pipe_chunk *dti_pipe_first(const dti_pipe *pipe) {
     return dti_pipe_chunk_of(pipe, pipe->devices[0].pipeline, pipe->devices[0].place);
 }
-/* The next chunk here, after one or from the first on; NULL: there is none. */
+/* The next chunk here, after one or from the first on; NULL: no more. */
 static inline dti_pipe_chunk *dti_pipe_next(const dti_pipe *pipe, const dti_pipe_chunk *last) {
     size_t i = last ? (size_t)(last - pipe->chunks) + 1 : 0;
     const size_t end = (size_t)pipe->pipeline_count * pipe->chunk_count;
@@ -263,7 +263,7 @@ static inline uint32_t dti_pipe_counter(const dti_pipe *pipe, const dti_pipe_chu
 static inline uint32_t dti_pipe_flow_counter(const dti_pipe *pipe, const dti_pipe_flow *f) {
     return pipe->plan->flow_counters + (uint32_t)(f - pipe->plan->flows);
 }
-/* The step's counters, and all lists. Behind wires. MEMORY */
+/* The step's counters, and all lists. Called after wires exist. MEMORY */
 static dt_result dti_pipe_lists_make(dti_parallel *par);
 static void dti_pipe_lists_free(dti_parallel *par);
 
@@ -306,7 +306,7 @@ static dt_result dti_pipe_wires_end(dti_parallel *par);
 static void dti_pipe_leave(dti_parallel *par);
 /* Parameters that weigh targets of other chunks, before the step. */
 static dt_result dti_pipe_weigh_by_all(dti_parallel *par);
-/* For whoever uses the comm between two parts. */
+/* Protects the comm for a caller that uses it between two parts. */
 static void dti_pipe_comm_lock(dti_pipe *pipe);
 static void dti_pipe_comm_unlock(dti_pipe *pipe);
 
@@ -332,7 +332,7 @@ static dt_result dti_pipe_bounds_make(dti_parallel *par); /* MEMORY */
 static dt_result dti_pipe_own(const dti_parallel *par, const dti_pipe_chunk *chunk);
 static uint64_t *dti_pipe_bound(const dti_pipe *pipe, uint32_t chunk, uint32_t replica);
 static dti_values_shared dti_pipe_shared(const dti_pipe *pipe, uint32_t s); /* of a stage */
-/* Behind all commits, on all ranks together. */
+/* After all commits, on all ranks together. */
 static dt_result dti_pipe_share_params(dti_parallel *par);
 
 /* ---- pipe_units.c: ZeRO-2 and 3; otherwise these do nothing */
@@ -381,6 +381,6 @@ static dt_result dti_pipe_attribute(dti_parallel *par);
 static dti_runs *dti_pipe_runs_now(const dti_parallel *par, const dti_pipe_chunk *chunk);
 static const dti_pipe_run *dti_pipe_run_of(const dti_parallel *par, const dti_pipe_chunk *chunk,
                                            uint32_t micro);
-/* The program whose micro-batch slot made the last backward part, or of a pipeline without rows one
- * of full batches: its step commits. */
+/* The program whose step commits: its micro-batch slot made the last backward part. A pipeline
+ * without rows has one of full batches. */
 static dt_program *dti_pipe_last(const dti_parallel *par, const dti_pipe_chunk *chunk);

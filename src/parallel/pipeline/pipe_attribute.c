@@ -1,6 +1,6 @@
-/* Names what was not finite in a step of a grid: the first chunk with such a value reports its op
+/* Finds the NaN or infinity in a step of a grid. The first chunk with such a value reports its op
  * or parameter. All ranks go through the chunks in one order, so all report the same. It costs a
- * message a chunk, only in steps that are skipped. */
+ * message for each chunk, only in skipped steps. */
 
 static bool dti_pipe_binding_finite(const dti_parallel *par, const dti_pipe_chunk *chunk,
                                     uint32_t node, bool gradient) {

@@ -1,7 +1,7 @@
-/* Sharded averages (ZeRO) in the weights' place, for an evaluation. With ZeRO-1 the weights wait
- * where gradients are in a step, and replicas exchange averages as they exchange new weights. With
- * ZeRO-2 and 3 owners give what they have: each exchanges its own weights and averages, and again
- * after the evaluation. So weights come back without the network. */
+/* Sharded averages (ZeRO) in the weights' place, for an evaluation. With ZeRO-1 the weights wait in
+ * the memory of gradients. Replicas exchange averages as they exchange new weights. With ZeRO-2 and
+ * 3 each owner swaps its own weights and averages, and swaps them back after the evaluation. So
+ * weights come back without the network. */
 
 /* Memory of an arena to another one's; room: of DTI_AGREE_PIECE. */
 static dt_result dti_average_copy(dt_store *s, dti_arena from, dti_arena to, char *room) {

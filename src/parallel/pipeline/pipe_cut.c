@@ -32,7 +32,7 @@ static bool dti_pipe_is_anywhere(const dti_pipe_cut *cut, const dt_graph *g, con
     return all && (n->op == DTI_OP_INPUT || view || !n->samples);
 }
 
-/* Behind the function that made the marked tensor. */
+/* After the function that made the marked tensor. */
 static uint32_t dti_pipe_behind(const dti_pipe_places *p, uint32_t id) {
     do
         id++;
@@ -332,7 +332,7 @@ static void dti_pipe_cut_free(dti_base *base, dti_pipe_cut *cut) {
 
 /* ---- a chunk by itself */
 
-/* An input that another stage writes: attr.i[2] tells it from the application's. */
+/* An input that another stage writes: attr.i[2] distinguishes it from the application's inputs. */
 static void dti_pipe_as_input(dti_node *n, bool low) {
     n->op = DTI_OP_INPUT;
     n->low = low;

@@ -5,8 +5,8 @@
 #define DTI_PIPE_NOWHERE UINT16_MAX
 
 /* What a chunk needs of an earlier one: a tensor that `from` computes, or a parameter that lies
- * there. Its gradient goes back by way of the chunks that need it too, from the last to the first,
- * each adding its share: the order in which one device adds. */
+ * there. Its gradient goes back through the chunks that need it too, from the last to the first.
+ * Each adds its share, in the order in which one device adds. */
 typedef struct dti_pipe_link {
     uint32_t node;
     uint16_t from, to;
@@ -27,9 +27,9 @@ typedef struct dti_pipe_cut {
     uint32_t link_count;
 } dti_pipe_cut;
 
-/* By the graph's marks, or where it has none balanced by work; or with the starts and the work that
- * another cut says, of a graph that was made of its nodes in their order: of node i begin[i] and up
- * to begin[i + 1]. rows: of a micro-batch; micros: of a replica's step. Errors: INVALID
+/* By the graph's marks, or if it has no marks balanced by work. With another cut: its starts and
+ * its work, for a graph that was made of its nodes in their order. Node i then became nodes
+ * begin[i] to begin[i + 1]. rows: of a micro-batch; micros: of a replica's step. Errors: INVALID
  * (marks that do not fit; more chunks than the model can be cut into; a chunk with nothing to
  * train), UNSUPPORTED (more than DT_MAX_OUTPUTS tensors go into or out of a chunk), MEMORY. */
 static dt_result dti_pipe_cut_make(dti_base *base, const dt_graph *g, const dt_program_desc *desc,
@@ -38,16 +38,16 @@ static dt_result dti_pipe_cut_make(dti_base *base, const dt_graph *g, const dt_p
 static dt_result dti_pipe_cut_like(dti_base *base, const dt_graph *g, const dt_program_desc *desc,
                                    const dti_pipe_cut *like, const uint32_t *begin,
                                    dti_pipe_cut *cut);
-/* Of another cut's graph, with its nodes where they are: what losses and metrics depend on, or in
- * their place a node (output; 0: none). No gradients. UNSUPPORTED: a parameter that no chunk has;
- * too many tensors. */
+/* Cuts another cut's graph at the same places, without gradients. It keeps the nodes that losses
+ * and metrics depend on, or only those that `output` depends on (0: none). UNSUPPORTED: a parameter
+ * that no chunk has; too many tensors. */
 static dt_result dti_pipe_cut_forward(dti_base *base, const dt_graph *g, const dti_pipe_cut *steps,
                                       const dt_program_desc *desc, uint32_t output,
                                       dti_pipe_cut *cut);
 static void dti_pipe_cut_free(dti_base *base, dti_pipe_cut *cut);
 
-/* The chunk's graph, of ctx, which ends it: a copy of g with the same numbers of nodes, in which
- * what comes from other chunks is an input, and with the chunk's parameters alone. */
+/* Makes the chunk's graph, which ctx owns. It is a copy of g with the same numbers of nodes.
+ * Tensors from other chunks become inputs, and only the chunk's parameters remain. */
 static dt_result dti_pipe_cut_graph(const dti_pipe_cut *cut, const dt_graph *g, uint32_t chunk,
                                     dt_ctx *ctx, dt_graph **out);
 /* The description of its program: losses and metrics that it computes, what it gives and gets. A

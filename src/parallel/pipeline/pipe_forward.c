@@ -4,16 +4,15 @@
  *
  * The set comes in groups of micro-batches, several for each replica, so stages overlap. A
  * micro-batch has the rows that one device computes at a time, and all micro-batches' sums are
- * added without rounding. So losses and metrics have the same bits on every grid. Programs have
- * few micro-batch slots for inputs and outputs. Transients are one micro-batch's, and those of a
- * step's program where they are large enough: no step is under way.
+ * added without rounding. So losses and metrics have the same bits on every grid. Programs have few
+ * micro-batch slots for inputs and outputs. Transients are one micro-batch's, and those of a step's
+ * program where they are large enough: no step is in flight.
  *
- * Two messages a group are told to all ranks: whether each can go on, and sums of losses and
- * metrics.
+ * Each group has two messages to all ranks: whether each can go on, and sums of losses and metrics.
  *
- * No circle of waiting can close. Each device goes by (group of devices, chunk, micro-batch), and
- * with as many micro-batch slots as such a group has a part waits only for parts that come before
- * it in that order. */
+ * It cannot deadlock. Each device works in the order (group of devices, chunk, micro-batch). Each
+ * of a group's micro-batches has a micro-batch slot. So a part waits only for earlier parts of that
+ * order. */
 
 #define DTI_FORWARD_AHEAD 2 /* micro-batches of a group for each stage, at most */
 
@@ -92,8 +91,8 @@ static bool dti_forward_desc_of(dti_parallel *par, const dti_pipe_chunk *chunk, 
     return d->losses[0].term.id || d->metrics[0].id || d->outputs[0].id;
 }
 
-/* Nodes that other chunks give in this plan are inputs of the chunk's graph while a program is
- * made of it. */
+/* Tensors of other chunks are inputs of this chunk's graph while a program of the plan is
+ * compiled. */
 static void dti_forward_receive(const dti_pipe_cut *cut, const dti_pipe_chunk *chunk,
                                 dti_node *kept, bool back) {
     for (uint32_t i = 0, n = 0; i < cut->link_count; i++) {
@@ -433,7 +432,7 @@ static void dti_forward_add(const dti_pipe_evaluation *f, uint32_t micros, dti_e
         dti_exact_add(terms[i % DTI_TERMS_WIDTH], (float)f->leaves[i]);
 }
 
-/* The first micro-batch of which a loss is not finite; `micros`: there is none. */
+/* The first micro-batch with a loss that is not finite; `micros` if all are finite. */
 static uint32_t dti_forward_faulty(const dti_pipe_evaluation *f, uint32_t micros) {
     uint32_t m = 0;
     while (m < micros && dti_losses_finite(f->leaves + (size_t)m * DTI_TERMS_WIDTH))

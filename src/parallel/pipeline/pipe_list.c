@@ -1,7 +1,7 @@
-/* The lists of a grid's devices, from its schedules. A forward part begins when what it reads is
- * there, and its micro-batch slot is free: what the micro-batch before it gave has been taken. A
- * backward part begins when the gradients of what it gave are there. Nothing is decided while a
- * step runs. */
+/* The lists of a grid's devices, from its schedules. A forward part begins when its inputs have
+ * arrived and its micro-batch slot is free. The slot is free when all outputs of its former
+ * micro-batch have been taken. A backward part begins when the gradients of the part's outputs have
+ * arrived. Nothing is decided while a step runs. */
 
 typedef struct dti_pipe_list_of { /* a device's list of a shape of batch, which is written */
     const dti_parallel *par;
@@ -61,7 +61,7 @@ static void dti_pipe_need_forward(const dti_pipe *pipe, dti_list *list, const dt
     }
 }
 
-/* Without a gradient it comes behind the next chunk's. */
+/* Without a gradient it comes after the next chunk's. */
 static void dti_pipe_need_backward(const dti_pipe *pipe, dti_list *list,
                                    const dti_pipe_chunk *chunk, uint32_t micro) {
     for (uint32_t i = 0; i < pipe->plan->cut.link_count; i++) {

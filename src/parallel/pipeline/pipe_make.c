@@ -1,7 +1,7 @@
-/* Makes a grid of pipelines: the cut, a context for each device, a graph and a store for each chunk
- * of this rank, the schedules, and programs with as many micro-batch slots as the schedule keeps
- * micro-batches alive. After it a step allocates nothing. What can fail on one rank is reported to
- * all before the next collective. It refuses shares by speed. */
+/* Makes a grid of pipelines: the cut, the schedules, and a context for each device. Each chunk of
+ * this rank gets a graph and a store. Its programs have a micro-batch slot for each live
+ * micro-batch of the schedule. Afterwards a step allocates nothing. What can fail on one rank is
+ * reported to all before the next collective. It refuses shares by speed. */
 
 /* Where each parameter's blocks begin in the table of the whole model: of parts tensor rank by
  * tensor rank. */
@@ -127,8 +127,8 @@ static dt_result dti_pipe_chunks_open(dti_parallel *par, const char *names, int 
 
 /* ---- all of it */
 
-/* The first tensor rank's graph, at the places where the model is cut: others' have as many
- * nodes. */
+/* The first tensor rank's graph, at the places where the model is cut. The others' graphs have the
+ * same number of nodes. */
 static dt_result dti_pipe_cut_tp_rank(dti_parallel *par, const dti_pipe_cut *model) {
     dti_pipe *pipe = par->pipe;
     dt_graph *g = NULL;
@@ -252,7 +252,7 @@ static dt_result dti_pipe_tp_groups_make(dti_parallel *par) {
     return result;
 }
 
-/* What was cut into one chunk is that chunk's graph: all have the same nodes. */
+/* A model that is cut into one chunk is that chunk's graph: all have the same nodes. */
 static void dti_pipe_graph_drop(dti_pipe *pipe) {
     dt_graph_destroy(pipe->graph);
     pipe->graph = dti_pipe_chunk_of(pipe, pipe->devices[0].pipeline, 0)->graph;
@@ -306,7 +306,7 @@ static dt_result dti_pipe_create(dti_parallel *par, uint32_t batch_slices, const
     if (pipe->shared)
         DTI_TRY(dti_pipe_tp_groups_make(par));
     DTI_TRY(dti_pipe_wires_make(par));
-    if (pipe->bounds) /* who has a chunk knows, and the others are told */
+    if (pipe->bounds) /* only ranks with the chunk know it; they inform the others */
         DTI_TRY(dti_ranks_reduce(par, par->desc.comm, pipe->bounds, pipe->bound_count, DT_I64,
                                  DT_COMM_MAX));
     DTI_TRY(dti_pipe_units_make(par));

@@ -1,5 +1,5 @@
 /* Programs of a plan's chunks and their schedules, for full batches and for short ones.
- * Micro-batches with as many rows have one program. */
+ * Micro-batches with the same number of rows have one program. */
 
 /* Of the graph that is cut. */
 static dt_program_desc dti_pipe_model_desc(dti_parallel *par) {
@@ -66,7 +66,7 @@ static uint32_t dti_pipe_before(const dti_pipe_run *all, uint32_t i) {
     return 0;
 }
 
-typedef struct dti_pipe_rows_of { /* micro-batches of a chunk that have as many rows */
+typedef struct dti_pipe_rows_of { /* micro-batches of a chunk with the same number of rows */
     const dti_runs *runs;
     uint32_t chunk, rows;
 } dti_pipe_rows_of;

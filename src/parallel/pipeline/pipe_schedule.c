@@ -7,13 +7,12 @@
  *   interleaved   1F1B over v chunks a device: (p - 1) / (v m), for v times the messages
  *   zero bubble   ZB-H1 (Qi et al., 2024): gradients of parameters wait for time that is idle:
  *                 (p - 1) / (3 m)
- *   forward       forward parts alone, for an evaluation: (p - 1) / m, in the order of fill-drain
+ *   forward       only forward parts, for an evaluation: (p - 1) / m, in the order of fill-drain
  *                 or of interleaved
  *
- * Backward parts of a chunk come in ascending order of micro-batches, so that sums have the order
- * of one device that computes them one after the other. Where the devices do not divide the
- * micro-batches, an interleaved list is that of as many as they divide, without the first ones that
- * are too many: devices wait less than with 1F1B also then. */
+ * Backward parts of a chunk come in ascending order of micro-batches, so sums have the order of one
+ * device. Let the devices not divide the micro-batches. Then an interleaved list is made for the
+ * next multiple, without its first ones. Devices still wait less than with 1F1B. */
 
 typedef struct dti_pipe_play { /* of lists that are worked off */
     dti_pipe_schedule *s;
@@ -71,8 +70,8 @@ static uint32_t dti_pipe_extra(const dti_pipe_schedule *s) {
     return over ? s->devices - over : 0;
 }
 
-/* Number i of the forward parts of a device: groups of as many micro-batches as there are devices,
- * which go through one chunk after the other. Backward parts: from the last chunk to the first. */
+/* Number i of the forward parts of a device. Groups of micro-batches, one for each device, go
+ * through one chunk after the other. Backward parts go from the last chunk to the first. */
 static void dti_pipe_list_part(const dti_pipe_schedule *s, uint32_t device, uint32_t kind,
                                uint32_t i, dti_pipe_action **to) {
     const uint32_t v = s->chunks / s->devices, group = v > 1 ? s->devices : 1;
@@ -92,11 +91,10 @@ static uint32_t dti_pipe_warm(const dti_pipe_schedule *s, dt_pipeline_schedule k
     return DTI_MIN(all, v == 1 ? behind + 1 : 2 * behind + (v - 1) * s->devices + 1);
 }
 
-/* Forward parts until it is warm, then a backward part for each forward part. Of a split schedule
- * device d is d micro-batches late with the gradients of parameters: those of the last ones fill
- * the time in which the devices before it still have backward parts to make. Where a sum begins
- * anew nothing of the one before is late: what leaves a chunk may be the gradient of a
- * parameter. */
+/* Forward parts until it is warm, then a backward part for each forward part. In a split schedule
+ * device d is d micro-batches late with the gradients of parameters. The last of these fill the
+ * time in which earlier devices still compute backward parts. When a new sum begins, no gradient of
+ * the sum before is late. Else a chunk could not send the gradient of a parameter. */
 static void dti_pipe_list_of_kind(dti_pipe_schedule *s, uint32_t device, uint32_t warm,
                                   const uint8_t *begins) {
     const uint32_t all = (s->micros + dti_pipe_extra(s)) * (s->chunks / s->devices);

@@ -5,7 +5,7 @@
 typedef enum dti_pipe_kind {
     DTI_PIPE_FORWARD,
     DTI_PIPE_BACKWARD, /* of a split schedule: the gradients that leave the chunk */
-    DTI_PIPE_WEIGHT    /* of a split schedule alone: the gradients of the chunk's parameters */
+    DTI_PIPE_WEIGHT    /* of a split schedule only: the gradients of the chunk's parameters */
 } dti_pipe_kind;
 
 typedef struct dti_pipe_action {
@@ -17,7 +17,7 @@ typedef struct dti_pipe_action {
 typedef struct dti_pipe_schedule {
     uint32_t devices, chunks, micros; /* chunks: of all devices */
     bool split;                       /* backward parts are two actions */
-    bool forward;                     /* there are none */
+    bool forward;                     /* no such parts */
     dti_pipe_action *actions;         /* device by device, `each` long */
     uint32_t each;
     uint32_t *micro_slots; /* by chunk: the most micro-batches that are alive in it at once */
@@ -28,8 +28,8 @@ typedef struct dti_pipe_schedule {
 #define DTI_PIPE_MICROS_MAX 4096
 #define DTI_PIPELINE_FORWARD ((dt_pipeline_schedule)(DT_PIPELINE_ZERO_BUBBLE + 1))
 
-/* per_device: chunks of each device; more than 1 for INTERLEAVED alone. begins: by micro-batch,
- * whether gradients are added up anew from it on; NULL: with the first alone. MEMORY. */
+/* per_device: chunks of each device; above 1 only for INTERLEAVED. begins: by micro-batch, whether
+ * a new sum of gradients begins with it; NULL: only with the first. MEMORY. */
 static dt_result dti_pipe_schedule_make(dti_base *base, dt_pipeline_schedule kind, uint32_t devices,
                                         uint32_t per_device, uint32_t micros, const uint8_t *begins,
                                         dti_pipe_schedule *out);

@@ -1,12 +1,12 @@
-/* Where a pipeline is cut if the application has no marks. The slowest chunk is as fast as can be,
- * and then the others are as even as they can be. What a node takes is added up from its row and
- * from those of its gradient: each takes its multiply-adds, or the elements that it moves,
- * whichever are more. All ranks find the same cut: nothing is measured. */
+/* Where a pipeline is cut if the application has no marks. The slowest chunk is as fast as
+ * possible; then the others are as even as possible. A node's time is that of its row and of its
+ * gradient's rows. A row's time is its multiply-adds or the elements that it moves, whichever are
+ * more. All ranks find the same cut: nothing is measured. */
 
 #define DTI_PIPE_MOVE 8.0   /* multiply-adds in the time in which an element is moved */
 #define DTI_PIPE_UPDATE 6.0 /* elements moved to update one */
-/* On each side of a cut, forward and back: elements moved for 4 bytes that go over it, and in the
- * time that a message takes, however short. */
+/* The cost of a cut on each of its sides, forward and back. The unit is an element
+ * that a device moves: for each 4 bytes over the cut, and for each message. */
 #define DTI_PIPE_CROSS 8.0
 #define DTI_PIPE_MESSAGE 1024.0
 /* Places that are tried, and of each chunk: the search takes their square. */
@@ -88,8 +88,8 @@ static dt_result dti_pipe_differentiate(dt_graph *g, const dt_program_desc *d, d
     return DT_OK;
 }
 
-/* Who gives each node a gradient, and the time of a micro-batch of each node's own gradients, in a
- * graph that is thrown away. */
+/* For each node, the nodes that give it a gradient, and the time of its own gradients for a
+ * micro-batch. It uses a temporary graph. */
 static dt_result dti_pipe_gradients(dti_pipe_cut *cut, const dt_graph *g, const dt_program_desc *d,
                                     uint32_t rows, double *time) {
     dt_graph *own = NULL;
@@ -189,12 +189,11 @@ static void dti_pipe_places_fill(const dti_pipe_cut *cut, const dt_graph *g, uin
 
 /* ---- where to cut */
 
-/* Chunks 1 to k that end before place i: how good they are at best, and where the last one of
- * them begins. */
+/* Chunks 1 to k that end before place i: their best quality, and where the last of them begins. */
 typedef struct dti_pipe_search {
     const dti_pipe_places *p;
     uint32_t *at, count; /* places: the model's begin and end, and between them those of cuts */
-    double *best;        /* [chunks + 1][count]; INFINITY: there are none */
+    double *best;        /* [chunks + 1][count]; INFINITY = impossible */
     uint32_t *from;      /* likewise */
     double limit; /* of a chunk's time, for the least squares; INFINITY: for the least time */
 } dti_pipe_search;
@@ -238,8 +237,8 @@ static uint32_t dti_pipe_search_most(const dti_pipe_search *s) {
     return most;
 }
 
-/* Of very many places: in each part of the time the one that costs least to cross, and the earliest
- * ends of all chunks, so that a cut remains. */
+/* Thins out very many places: keeps the cheapest to cross in each part of the time. Also keeps the
+ * earliest ends of all chunks, so that a cut remains. */
 static void dti_pipe_search_thin(dti_pipe_search *s, uint32_t chunks) {
     const dti_pipe_places *p = s->p;
     const uint32_t parts = DTI_MAX(DTI_PIPE_PLACES, DTI_PIPE_PLACES_EACH * chunks), all = s->count;

@@ -1,11 +1,11 @@
-/* ZeRO-1 in a grid of pipelines (see owners.c): of each chunk a replica has moments and averages of
- * a run of blocks, updates that run, and gets the others' from their owners. Gradients, norms and
- * findings are as without, so the bits are too.
+/* ZeRO-1 in a grid of pipelines (see owners.c). A replica has moments and averages for a run of
+ * blocks of each chunk. It updates that run, and gets the other blocks from their owners.
+ * Gradients, norms and findings are as without, so the bits are too.
  *
- * After the commit each replica copies what it wrote to where the sum of gradients lies, which
- * nobody reads any more; the ranks that have the stage exchange it, and each takes the others'. A
- * step: each rank gets the trained elements of its stages that it does not update, 4 bytes, once.
- * If that fails stages may be a step apart, and the job ends. */
+ * After the commit each replica copies the new values into the memory of gradient sums, which
+ * nobody reads any more. The ranks with that stage exchange them. In a step each rank receives,
+ * once, 4 bytes for each trained element of its stages that it does not update. If that fails,
+ * stages may be a step apart, and the job ends. */
 
 static uint64_t *dti_pipe_bound(const dti_pipe *pipe, uint32_t chunk, uint32_t replica) {
     return &pipe->bounds[(size_t)chunk * (pipe->mesh->data + 1) + replica];

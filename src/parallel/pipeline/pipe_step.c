@@ -1,8 +1,8 @@
 /* A grid of pipelines: what is its own of the commit protocol (protocol.h), and the actions of its
- * devices' lists (pipe_list.c). A forward part reads what earlier chunks left, which stays until
- * their backward part of that micro-batch. A backward part writes the gradients of what it received
- * to the chunks that sent it, into the micro-batch slot that waits for them. A device with several
- * slices computes them alternately. */
+ * devices' lists (pipe_list.c). A forward part reads the outputs of earlier chunks, which stay
+ * until their backward part of that micro-batch. A backward part writes the gradients of its inputs
+ * to the chunks that sent these, into the waiting micro-batch slot. A device with several slices
+ * computes them alternately. */
 
 static dti_runs *dti_pipe_runs_now(const dti_parallel *par, const dti_pipe_chunk *chunk) {
     return &par->pipe->pipelines[chunk->pipeline].runs[par->pipe->shape];

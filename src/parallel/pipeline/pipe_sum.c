@@ -1,6 +1,6 @@
 /* Gradient sums over the batch slices of a job, chunk by chunk. A pipeline computes its batch
- * slices one after the other. The pipelines of this rank that have the chunk are folded, and the
- * ranks that have it make one sum (step/reducer.c) while earlier chunks still compute. */
+ * slices one after the other. The pipelines of this rank with the chunk are summed first. Then its
+ * ranks make one sum (step/reducer.c) while earlier chunks still compute. */
 
 static dti_sums_operands dti_pipe_operands(const dti_parallel *par, uint32_t s, uint32_t part) {
     return dti_batch_slice_operands(&dti_pipe_alike_chunk(par->pipe, s, part)->sum);
@@ -32,8 +32,8 @@ static dt_result dti_pipe_stage_sum(dti_parallel *par, uint32_t s) {
     return result ? result : dti_operands_fit(par, stage->pipelines, operands);
 }
 
-/* What messages, sync points and units leave of the comm's pending operations: half is for sums in
- * their order, and half for sums that are posted ahead. */
+/* The comm's pending operations that messages, sync points and units leave free. Half is for sums
+ * in their order, half for sums that are posted ahead. */
 static uint32_t dti_pipe_sums_window(const dti_parallel *par, uint32_t each) {
     const uint32_t others = dti_pipe_messages(par->pipe) + dti_pipe_units_pending(par);
     return others + 4 * each < DTI_PENDING_MAX ? (DTI_PENDING_MAX - others) / 2 / each : 1;
@@ -142,8 +142,8 @@ static dt_result dti_pipe_statistics(dti_parallel *par) {
     return DT_OK;
 }
 
-/* Of trained blocks of a chunk, in their order, those whose pairs it gives: its own, or where all
- * replicas have the same, the first one's. */
+/* Of a chunk's trained blocks, in their order, those whose pairs it gives. They are its own; blocks
+ * that all replicas have are the first one's. */
 static dti_bucket dti_pipe_pairs_given(const dti_parallel *par, const dti_pipe_chunk *chunk) {
     const dti_code *code = dti_program_code(dti_pipe_last(par, chunk));
     if (dti_code_has_units(code))
@@ -152,8 +152,8 @@ static dti_bucket dti_pipe_pairs_given(const dti_parallel *par, const dti_pipe_c
     return (dti_bucket){0, first ? code->table_entries : 0};
 }
 
-/* A chunk's pairs, which lie in its table's order, to their places in the table of all. What is no
- * part all tensor ranks have: the first one's count. */
+/* Moves a chunk's pairs, in its table's order, to their places in the table of all. All tensor
+ * ranks have the replicated parameters: the first one's count. */
 static void dti_pipe_pairs_of(const dti_parallel *par, const dti_pipe_chunk *chunk) {
     const dti_pipe *pipe = par->pipe;
     const dt_program *p = dti_pipe_last(par, chunk);

@@ -1,5 +1,5 @@
-/* ZeRO-2 and 3 in a grid of pipelines. The chunks of a stage that are alike, one of each replica,
- * share its parameters and gradients: each has a run of blocks (see pipe_share.c, unit_step.c).
+/* ZeRO-2 and 3 in a grid of pipelines. The replicas' copies of a chunk shard its parameters and
+ * gradients: each has a run of blocks (see pipe_share.c, unit_step.c).
  *
  * Gradients stay whole until a chunk's last micro-batch, since their sums have one order. Then the
  * stage's sum goes to its owners, and each copies its part to where the update reads it. Parameters
@@ -7,12 +7,12 @@
  * for each forward and backward part, unit by unit (ZeRO-3). Between steps only owners have them.
  *
  * Between ranks all replicas gather a stage's units in one order. So they all have the lists of the
- * replica with most micro-batches; others gather for those that they have not, and compute
- * nothing. No circle of waiting can close: a unit waits for parts that come before it in the lists
- * of all replicas.
+ * replica with most micro-batches. A replica without one of these only gathers, and computes
+ * nothing. It cannot deadlock: a unit waits only for parts that come earlier in the lists of all
+ * replicas.
  *
- * Cost of a step, for G bytes of a stage's parameters on R ranks: G (R - 1) / R received for
- * gradients, and the same each time that parameters are gathered. */
+ * Cost of a step, for G bytes of a stage's parameters on R ranks: each receives G (R - 1) / R for
+ * gradients. It receives the same each time that parameters are gathered. */
 
 static bool dti_pipe_has_units(const dti_parallel *par) {
     return DTI_HAS_ZERO && dti_grid_is(par) &&
@@ -208,8 +208,8 @@ static void dti_pipe_units_begin(dti_parallel *par) {
     }
 }
 
-/* What a device waits for is posted in any case, so lists that all replicas have in one order go
- * on. Of what comes later there is no more than the comm can have. */
+/* A collective that a device waits for is always posted, so lists in one common order go on. Later
+ * ones are posted only up to the comm's limit. */
 static dt_result dti_pipe_units_speak(const dti_parallel *par, const dti_action *wait) {
     const dti_pipe *pipe = par->pipe;
     const dti_pipe_stage *waits = wait && wait->kind == DTI_ACTION_GATHER

@@ -1,13 +1,12 @@
 /* What goes between chunks on two ranks. Each pair of chunks of a pipeline has a group of its two
  * ranks. In it the forward parts' tensors go one way and gradients the other, each in the order of
- * micro-batches. So the schedule alone orders messages, and none waits for another pair's. Messages
- * are posted ahead: a tensor that a forward part needs lands in one of two slots, a gradient in the
- * micro-batch slot that waits for it. An idle thread services the network, one at a time.
+ * micro-batches. So the schedule orders messages, and none waits for another pair's. Messages are
+ * posted ahead. A tensor for a forward part arrives in one of two slots. A gradient arrives in the
+ * waiting micro-batch slot. An idle thread services the network, one at a time.
  *
- * No circle of waiting can close. Of the parts that are not done, take the first in the order of
- * the schedule: all before it are done, on all ranks. So what it waits for has been made, the
- * earlier messages of its pair have been taken, there is a slot for it, and what its own
- * micro-batch slot sent before has gone.
+ * It cannot deadlock. Consider the first part in the schedule's order that is not done: all before
+ * it are done, on all ranks. So its inputs have been computed, and the earlier messages of its pair
+ * have been taken. A slot is free for it, and its micro-batch slot has sent its former outputs.
  *
  * Cost: the bytes of the links, once forward and once back, for each micro-batch. */
 
@@ -55,7 +54,7 @@ static dt_result dti_pipe_weighs_make(dti_parallel *par) {
     return par->pipe->weighs ? DT_OK : DT_ERROR_MEMORY;
 }
 
-/* Who computes a chunk knows; the others are told. */
+/* Ranks that compute a chunk know it, and inform the others. */
 static dt_result dti_pipe_needs_make(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     const size_t count = (size_t)pipe->plan->cut.link_count * DTI_PIPE_NEEDS;
@@ -200,7 +199,7 @@ static dt_result dti_pipe_flows_make(dti_parallel *par) {
     return result;
 }
 
-/* The next flow of a pair in a plan, after one or from the first on; NULL: there is none. */
+/* The next flow of a pair in a plan, after one or from the first on; NULL: no more. */
 static dti_pipe_flow *dti_pipe_pair_flow(const dti_pipe *pipe, const dti_pipe_plan *plan,
                                          const dti_pipe_pair *p, const dti_pipe_flow *last) {
     for (uint32_t i = last ? (uint32_t)(last - plan->flows) + 1 : 0; i < plan->flow_count; i++) {

@@ -58,7 +58,7 @@ static void dti_list_meet(dti_list *list, dti_action action, uint32_t sync_point
     dti_list_put(list, action);
 }
 
-/* A unit takes the place of others, so what was begun has ended. */
+/* A unit takes the place of others, so collectives that were begun have ended. */
 static void dti_list_unit(dti_list *list, dti_action action, const dti_list_micro *of,
                           uint32_t unit) {
     dti_list_units *u = of->units;

@@ -1,11 +1,11 @@
 /* A step as data: for each device the list of what it does, in its order. A list is made once for
- * each shape of batch, and is never written while a step runs. Who works it off is execute.c; tests
- * play lists without a device, so that none waits for ever.
+ * each shape of batch, and is never written while a step runs. execute.c works it off. Tests play
+ * lists without a device, and prove that none waits for ever.
  *
- * Actions of a list begin in its order. One with `after` begins when those before that one have
- * ended: a device that runs on its own gets the others ahead of time. Then one with needs waits
- * until counters of the step have got there: other devices raise them, or messages that have come.
- */
+ * Actions of a list begin in its order. An action with `after` begins when all before `after` have
+ * ended. An asynchronous device gets the others ahead of time. An action with needs then waits for
+ * counters of the step. Other devices or received messages raise them.
+ * */
 
 typedef enum dti_action_kind {
     DTI_ACTION_WRITE,      /* the rows of a micro-batch to its inputs */
@@ -40,8 +40,8 @@ typedef struct dti_action {
     uint16_t part;       /* of what the device has of the model: which */
     uint16_t from, what; /* segments from `from` to `what`; the sync point's number */
     uint16_t buckets;    /* buckets that have arrived after it */
-    uint16_t need_count; /* of the list's needs, */
-    uint32_t need;       /* from this one on */
+    uint16_t need_count; /* its number of the list's needs */
+    uint32_t need;       /* the first of its needs */
     uint32_t after;      /* actions of this list before that one have ended; 0: none need have */
     uint32_t micro;      /* of the device's micro-batches */
     uint32_t met;        /* sync points of the step before it, where they are counted; or units */

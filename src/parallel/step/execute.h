@@ -1,5 +1,5 @@
-/* Who works off lists: one loop, and one way to wait, for all strategies. Who waits helps: it folds
- * sums, and speaks to the network. */
+/* Works off lists: one loop, and one way to wait, for all strategies. A thread that waits helps
+ * meanwhile: it sums, and uses the network. */
 
 struct dti_parallel;
 typedef dt_result dti_action_fn(struct dti_parallel *par, uint32_t index, const dti_action *a);

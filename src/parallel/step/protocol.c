@@ -208,7 +208,7 @@ static bool dti_parallel_leaves_out(const dti_parallel *par, dti_parallel_result
 
 static dt_result dti_protocol_over(dti_parallel *par, dt_result result, dti_parallel_clean *leave,
                                    dti_parallel_clean *drop) {
-    const dti_error_text error = dti_error_of(par); /* what the rest of it says is no news */
+    const dti_error_text error = dti_error_of(par); /* the rest of the report is unchanged */
     if (leave)
         leave(par);
     if (drop)
@@ -217,7 +217,7 @@ static dt_result dti_protocol_over(dti_parallel *par, dt_result result, dti_para
     return result;
 }
 
-/* Before WRITE: step s stays. Those who were told go on together with the next step. */
+/* Before WRITE: step s stays. Ranks that took part go on together with the next step. */
 static dt_result dti_protocol_failed(dti_parallel *par, dt_result result) {
     const dti_strategy *s = par->strategy;
     if (par->now->state == DTI_PROTOCOL_AGREE &&
@@ -286,7 +286,8 @@ static dt_result dti_protocol_not_finite(dti_parallel *par, dti_parallel_result 
 
 /* ---- RUN to BARRIER */
 
-/* A device that fails here is told like what is not finite: nothing has changed on any rank. */
+/* A device that fails here is reported like a value that is not finite: nothing has changed on any
+ * rank. */
 static dt_result dti_protocol_validate(dti_parallel *par) {
     const dti_strategy *s = par->strategy;
     const uint64_t start = dti_now_ns();
@@ -307,8 +308,7 @@ static dt_result dti_protocol_settle(dti_parallel *par) {
     const dti_strategy *s = par->strategy;
     DTI_TRY(s->statistics ? s->statistics(par) : DT_OK);
     DTI_TRY(s->check ? DT_OK : dti_protocol_validate(par));
-    /* all ranks have come here, so all have every sum, and it says whether all can write what comes
-     * of them */
+    /* all ranks have arrived, so all have every sum; the result says whether all can write */
     par->now->state = DTI_PROTOCOL_BARRIER;
     DTI_TRY(dti_protocol_sum_begin(par, &par->terms));
     return dti_protocol_sum_end(par, &par->terms);

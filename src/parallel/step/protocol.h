@@ -1,15 +1,15 @@
 /* The commit protocol: the one step of replicas, ZeRO, local steps, and grids of pipelines. Tensor
- * groups are pipelines of one stage. A strategy is a table of what is its own. protocol.c has the
- * order, what is told to whom, texts of errors, and what a step leaves that fails.
+ * groups are pipelines of one stage. A strategy is a table of its own functions. protocol.c has the
+ * order, the messages between ranks, texts of errors, and the state after a failed step.
  *
  *   state     what happens                               what a failure leaves
- *   AGREE     samples, labels, loss weights, rates,      it is told to all: step s on all ranks,
- *             and what was asked; summed over ranks      and the job goes on
+ *   AGREE     samples, labels, loss weights, rates,      all learn of it: step s on all ranks,
+ *             and requests; summed over ranks            and the job goes on
  *   RUN       forward, backward; gradients and running   a device or a rank is lost: the group
  *             statistics are summed                      ends, and step s is on all ranks
- *   NORM      each device its blocks of the norm,        a device: told with BARRIER. A rank: as
+ *   NORM      each device its blocks of the norm,        a device: BARRIER reports it. A rank: as
  *             joined in the order of one model           in RUN
- *   VALIDATE  each device: whether what it would write   as in NORM, and so is what is not finite
+ *   VALIDATE  each device: whether what it would write   as in NORM, also NaN or infinity
  *             is finite
  *   BARRIER   losses and findings, summed over ranks;    a finding: all drop the step, all report
  *             after it all can write                    it, and the job goes on. A rank that dies:
@@ -23,7 +23,8 @@
  * first forward part, so it runs while the weights travel. Where others wait, nothing has begun
  * when AGREE fails.
  *
- * That is a step of scope JOB. One of scope REPLICA is made by each replica alone, or by two ranks:
+ * That is a step of scope JOB. In scope REPLICA each replica makes its own step, or two ranks make
+ * one:
  *
  *   AGREE     samples, labels and the rate of this rank  this rank can try again; others do not
  *                                                        hear of it
@@ -35,11 +36,11 @@
  * waits for it, and the next step's AGREE may come before that. So two steps are under way, each an
  * object of its own (dti_step).
  *
- * A round of local steps is made of three plans: the local step (inner.c), the average of two ranks
- * (gossip.c, REPLICA), and the end of the round (round.c, JOB). The end begins with RUN, where
- * differences are summed. Its BARRIER is before its VALIDATE, as all ranks look at the same sums.
- * Before WRITE, the outer step on the host, `drop` leaves the round's start. PUBLISH brings the new
- * weights to the replicas; one that fails has those of its own last step.
+ * A round of local steps has three plans. They are the local step (inner.c), the average of two
+ * ranks (gossip.c, REPLICA), and the end of the round (round.c, JOB). The end begins with RUN,
+ * where differences are summed. Its BARRIER is before its VALIDATE, as all ranks look at the same
+ * sums. Before WRITE, the outer step on the host, `drop` leaves the round's start. PUBLISH brings
+ * the new weights to the replicas; one that fails has those of its own last step.
  *
  * The files of this folder in the order in which to read them:
  *
@@ -73,8 +74,8 @@ typedef struct dti_phase_call { /* under way */
     dti_phase_fn *fn;
 } dti_phase_call;
 
-/* Functions that may be NULL say so. Those of the type dti_phase_fn are called for each
- * part of a device on its thread, until one fails, and `result` finds what they failed with. */
+/* Functions that may be NULL say so. Those of the type dti_phase_fn are called for each part of a
+ * device on its thread, until one fails. `result` finds the failure. */
 typedef struct dti_strategy {
     dti_protocol_scope scope;
     bool others_wait; /* in a forward part, for another device's */
@@ -89,7 +90,7 @@ typedef struct dti_strategy {
     dti_phase_fn *weigh;                   /* samples and labels are looked at, targets weighed */
     dti_phase_fn *forward, *weigh_forward; /* NULL where others wait: they are a part of run */
     dti_parallel_part *run, *statistics;   /* sums are there */
-    uint64_t (*waited)(const dti_parallel *par); /* nanoseconds; NULL: they are not told */
+    uint64_t (*waited)(const dti_parallel *par); /* nanoseconds; NULL: not measured */
     dti_phase_fn *norm;                          /* NULL: a part of validate */
     dti_parallel_part *pairs;                    /* of all blocks, to all; NULL: each has them */
     /* Start what the next two wait for, on devices that one thread drives; NULL: nothing. */
@@ -145,6 +146,6 @@ static dt_result dti_parallel_start(dti_parallel *par, const dti_batch *batch, d
 static bool dti_parallel_waits(const dti_parallel *par, uint32_t rows, const dt_step_desc *step);
 /* The rest of the oldest step under way. */
 static dt_result dti_parallel_end(dti_parallel *par, dti_parallel_result *out);
-/* The end of a step whose gradients, losses and statistics others computed: they are in the
- * replicas' arenas and par's leaves, and dti_parallel_prepare has run. */
+/* The end of a step whose gradients, losses and statistics others computed. They lie in the
+ * replicas' arenas and par's leaves. dti_parallel_prepare has run. */
 static dt_result dti_parallel_conclude(dti_parallel *par, dti_parallel_result *out);

@@ -260,8 +260,8 @@ static dt_result dti_sums_speak(dti_parallel *par) {
     return result || !par->sums.kind->early ? result : dti_sums_end(par, false);
 }
 
-/* A sum that could not be posted, because the group had ended, is less to say than why one before
- * it failed. */
+/* A sum that could not be posted because the group had ended is a consequence. The failure of an
+ * earlier sum says more. */
 static dt_result dti_exchange_finish(dti_parallel *par) {
     dti_sums *all = &par->sums;
     dt_result result = DT_OK;

@@ -1,6 +1,6 @@
 /* What the arena has at a batch slice's end is pushed onto a stack of subtrees on the host. A
  * replica's program has such a stack in slots of the arena. The stacks of this rank are then summed
- * (reducer.c), and those of the ranks that have the part, in a group of their own. With one batch
+ * (reducer.c). The ranks that have the part sum theirs in a group of their own. With one batch
  * slice the arena has the sum.
  *
  * Cost: an all-reduce of a part's gradients over the ranks that have it; on the host a copy of them

@@ -23,8 +23,8 @@ typedef struct dti_tp_part {
 typedef struct dti_tp {   /* what tensor ranks know of the model */
     uint32_t size;        /* tensor ranks of a group */
     const dti_code *code; /* the whole model's: it checks and counts, and never runs */
-    uint32_t *stands;     /* by the model's nodes: a tensor rank's; */
-    uint32_t *firsts;     /* and the first that came with it, behind the last one how many */
+    uint32_t *stands;     /* by the model's nodes: the node in a tensor rank's graph */
+    uint32_t *firsts;     /* likewise: the first node made for it; at the end their number */
     dti_parted *parted;   /* by the model's nodes: how tensor ranks have it */
     uint8_t *refused;   /* likewise: made by an op that cannot compute on parts; no loss reads it */
     dti_tp_part *parts; /* by parameter */

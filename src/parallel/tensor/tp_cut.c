@@ -1,29 +1,29 @@
 /* A tensor rank's graph: the model's nodes in their order, appended again. A marked parameter has a
- * part's shape. A row that reads parts is made by its family's rule (parted.c); a row without
- * such a rule is refused. What a row reads whole beside parts is read through a copy whose gradient
- * is summed over tensor ranks, one for all that read it. What tensor ranks have to add up is a sum
- * after the row, and its bias comes after that.
+ * part's shape. A row that reads parts is made by its family's rule (parted.c); a row without such
+ * a rule is refused. A replicated operand beside parts is read through a copy, one for all its
+ * readers. The copy's gradient is summed over tensor ranks. If tensor ranks add up a row's results,
+ * a sum follows the row, and its bias follows the sum.
  *
- * With sequence parallelism the sum leaves each tensor rank its own rows of the sequence. What
- * reads them is one of four: a row that has a rule for rows; a row of parts, which takes all rows
- * and gives a part of their gradient (spread); anything else, which all compute of all rows
- * (gather); and what is whole beside rows is cut to the own ones. */
+ * With sequence parallelism the sum leaves each tensor rank its own rows of the sequence. A row
+ * with a rule for rows reads them. A row of parts gathers all rows, and gives a part of their
+ * gradient (spread). Anything else is computed by all, of all rows (gather). A replicated operand
+ * beside rows is cut to the own rows. */
 
 typedef struct dti_tp_cut {
     const char *setting; /* which says how many tensor ranks there are */
     const dt_graph *from;
     dt_graph *to;
     int64_t tp_ranks, tp_rank;
-    bool rows;        /* of the sequence are split (sequence parallelism) */
-    uint8_t *needed;  /* by the model's nodes, as all here */
-    uint32_t *stands; /* a tensor rank's node: dti_tp has it, as all tensor ranks have the same */
-    uint32_t *firsts; /* the first that came with it; likewise */
-    uint32_t *copies; /* a tensor rank's copy of it, or all rows for parts; 0: there is none yet */
-    uint32_t *wholes; /* of rows all, for what is whole */
-    uint32_t *owns;   /* of what is whole the own rows */
+    bool rows;          /* of the sequence are split (sequence parallelism) */
+    uint8_t *needed;    /* by the model's nodes, as all here */
+    uint32_t *stands;   /* a tensor rank's node: dti_tp has it, as all tensor ranks have the same */
+    uint32_t *firsts;   /* the first that came with it; likewise */
+    uint32_t *copies;   /* a tensor rank's copy of it, or all rows for parts; 0 = not made yet */
+    uint32_t *wholes;   /* of rows all, for what is whole */
+    uint32_t *owns;     /* the own rows of a replicated tensor */
     dti_parted *parted; /* by the model's nodes, and */
     uint8_t *refused;   /* likewise: dti_tp has both */
-    dt_tensor *in;      /* of a node: as many as any has */
+    dt_tensor *in;      /* of a node: the largest number that a node has */
     dt_result result;   /* with its text in from->base */
 } dti_tp_cut;
 
@@ -96,7 +96,7 @@ static dt_tensor dti_tp_cut_whole(dti_tp_cut *c, uint32_t id) {
     return (dt_tensor){c->to, c->wholes[id]};
 }
 
-/* The own rows of what is whole. */
+/* The own rows of a replicated tensor. */
 static dt_tensor dti_tp_cut_own(dti_tp_cut *c, uint32_t id, int axis) {
     if (!c->owns[id])
         c->owns[id] =
@@ -169,8 +169,8 @@ static dt_tensor dti_tp_cut_refuse(dti_tp_cut *c, uint32_t id) {
     return dti_nil(c->to);
 }
 
-/* How it goes with the parts that its inputs are. rows: those of rows too, and not all rows of
- * them. False: it does not. */
+/* Finds how the row computes on inputs that are parts. rows: also on own rows, instead of all rows.
+ * False: it cannot. */
 static bool dti_tp_cut_rule(const dti_tp_cut *c, uint32_t id, bool rows, dti_parting *s) {
     const dti_node *n = &c->from->nodes[id];
     const dti_op_family *family = dti_op_info_of(n->op)->family;

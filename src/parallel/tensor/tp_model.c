@@ -1,5 +1,5 @@
-/* What is known of a model that tensor ranks split: parts of its parameters, their blocks, and the
- * description of a tensor rank's programs. */
+/* A model that tensor ranks split: the parts of its parameters, their blocks, and the description
+ * of a rank's programs. */
 
 static uint32_t dti_tp_blocks(const dti_tp *tp, uint32_t i, bool buffers) {
     const uint64_t all = tp->code->layout->params[i].elements;

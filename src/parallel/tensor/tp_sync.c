@@ -1,8 +1,9 @@
-/* Sync points of tensor ranks. All wait for all; then each adds up the operands of all, which lie
- * on the host, in one tree over tensor ranks. Between processes one thread of each does it, and
- * communicates. So all have the same bits, whoever is on which rank.
+/* Sync points of tensor ranks. All wait for all. Then each adds the operands of all, which lie on
+ * the host, in one tree over tensor ranks. Between processes one thread of each does it, and
+ * communicates. So the bits do not depend on how tensor ranks are spread over processes.
  *
- * Whoever arrives at a sync point has left the one before, so operands need two rows. */
+ * A tensor rank that arrives at a sync point has left the one before, so two rows of operands
+ * suffice. */
 
 #define DTI_TP_SLICE 16384 /* elements that are added up at a time */
 
@@ -128,8 +129,8 @@ static dt_result dti_tp_reduce(dti_parallel *par, const dti_tp_met *at, bool *gi
     return dti_tp_speak(par, at, &op, given_up);
 }
 
-/* What all have, one behind the other, to `heard`. Where ranks have different numbers of tensor
- * ranks, others' are zeros, and as whole numbers their sum has all bits. */
+/* Gathers the operands of all to `heard`, one after another. If ranks have different numbers of
+ * tensor ranks, a rank sends zeros for the others'. Summed as whole numbers, all bits are kept. */
 static dt_result dti_tp_collect(dti_parallel *par, const dti_tp_met *at, bool *given_up) {
     const dti_tp_place *place = at->place;
     const uint32_t first = place->first, n = at->m->given;

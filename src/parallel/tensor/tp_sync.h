@@ -13,9 +13,9 @@ typedef struct dti_tp_place {
     uint32_t counters;           /* the first of them, in the step's */
     dt_comm *comm;               /* of the ranks that have tensor ranks of it; NULL: all are here */
     bool even;                   /* the same number on each */
-    dti_subtrees subtrees;       /* of its tensor ranks here, */
-    float *said, *heard;         /* their operands, and the sum of all: */
-    size_t most;                 /* elements of each of them */
+    dti_subtrees subtrees;       /* of its tensor ranks here */
+    float *said, *heard;         /* their operands, and the sum of all */
+    size_t most;                 /* elements of `said`, and of `heard` */
     /* The step under way. */
     const float *brought[2][DTI_TP_MAX]; /* to this sync point, and the one before or after it */
 } dti_tp_place;

@@ -1,4 +1,4 @@
-/* Who has which values where a model is split over devices: the maps that values.c moves by. */
+/* Which rank has which values when a model is split over devices: the maps that values.c uses. */
 
 /* ---- pipelines */
 

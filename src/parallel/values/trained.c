@@ -1,4 +1,4 @@
-/* Of a store's values those that a step changes, where replicas share the state: each writes its
+/* The values of a store that a step changes, when replicas shard the state. Each replica writes its
  * own, and gets the others' from an arena on the host. */
 
 /* The next range, after *i others. */

@@ -536,7 +536,7 @@ static dt_result dti_values_scatter(dti_parallel *par) {
     return m.result ? m.result : dti_values_given(par);
 }
 
-/* ---- who has most */
+/* ---- which rank has most */
 
 static uint32_t dti_values_most(const dti_parallel *par, uint32_t param, uint32_t array,
                                 uint32_t turn) {

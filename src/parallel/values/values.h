@@ -1,18 +1,17 @@
 /* Ranges of values between the stores that have them, other ranks, files and the host (values.c).
- * Where a model is split over devices, no rank has all of it. A strategy only says who has what
- * (maps.c).
+ * Where a model is split over devices, no rank has all of it. A strategy only describes which rank
+ * has which values (maps.c).
  *
  * A parameter has arrays: its values are array 0, and moment m, which may be an average, is array
  * m + 1. Tensor ranks have parts of all its arrays. With ZeRO replicas share the moments: each of a
  * group has those of a run of its arena's elements.
  *
  * A walk moves all of them between these stores and a file (dti_values_file). All ranks go through
- * the arrays in one order: array by array, and in each parameter by parameter, as files have them.
- * An array goes piece by piece. One rank has its end at the file, which that file's `rank` says; it
- * need not be the same for all arrays. To a file, each run of a piece is sent by a rank that has
- * it; what the file's rank has itself is no message. From a file, the rank that reads a piece sends
- * each what it has, or the piece to all where several have the same; or each rank reads what it has
- * by itself. A rank whose
+ * the arrays in the file's order: array by array, and in each parameter by parameter. An array goes
+ * piece by piece. One rank has its end at the file, which that file's `rank` says; it need not be
+ * the same for all arrays. To a file, each run of a piece is sent by a rank that has it. The file's
+ * rank sends itself nothing. From a file, one rank reads a piece and sends each rank its values. If
+ * several have the same, it sends all the piece. With `all` each rank reads its own values. A rank whose
  * device or file fails goes on with the walk, since others wait for it; what failed is agreed on
  * after it. If a rank dies the walk ends on all others.
  *
@@ -21,11 +20,10 @@
  *
  * The files of this folder in the order in which to read them:
  *
- *   maps.c       who has which values
- *   values.c     walks: save, load, gather and scatter
- *   snapshot.c   a copy of the values of the stores here
- *   trained.c    what a step changed, between replicas
- *   host.c       the host's store, as the application sees it */
+ *   maps.c      which rank has which values
+ *   values.c    walks: save, load, gather and scatter
+ *   trained.c   what a step changed, between replicas
+ *   host.c      the host's store, as the application sees it */
 
 typedef struct dti_values_place { /* where a tensor rank of a replica has a parameter */
     dt_store *store;              /* NULL: on another rank */
@@ -45,9 +43,9 @@ typedef bool dti_values_find(const dti_parallel *par, uint32_t replica, uint32_t
 typedef struct dti_values_map {
     dti_values_find *find;
     const dti_tp *tp; /* which parameters are in parts; NULL: none is */
-    bool alike;       /* every rank has all that is not in parts: nobody asks for it */
+    bool alike;       /* every rank has all that is not in parts, so no rank asks for it */
     uint32_t shards;  /* replicas that share the moments, group by group; 0: each has them */
-    bool units;       /* and the values */
+    bool units;       /* they shard the values too */
     float *room;      /* of DTI_AGREE_PIECE; NULL: the move's own */
     const char *lost; /* of other ranks, when the job has ended */
 } dti_values_map;
@@ -78,12 +76,11 @@ typedef struct dti_values_move { /* a move under way */
     dti_values_map map;
     const dti_tp_part *part; /* how tensor ranks have the parameter; NULL: each as a whole */
     uint32_t param, array;
-    uint32_t replica, tensor;            /* who is read */
-    uint32_t rank;                       /* with the file; DTI_VALUES_ALL: all get the values */
-    bool asks;                           /* other ranks take part */
-    bool averages;                       /* what has none yet gives its values */
-    const dti_values_snapshot *snapshot; /* in place of values; or NULL */
-    float *piece, *room;                 /* of DTI_AGREE_PIECE; what is moved, of `most` elements */
+    uint32_t replica, tensor; /* the rank that is read */
+    uint32_t rank;            /* with the file; DTI_VALUES_ALL: all get the values */
+    bool asks;                /* other ranks take part */
+    bool averages;            /* what has none yet gives its values */
+    float *piece, *room;      /* of DTI_AGREE_PIECE; what is moved, of `most` elements */
     uint64_t most;
     dt_result result; /* the first error, or what ended the group */
     float own[DTI_STORE_PIECE / 16];
@@ -107,8 +104,8 @@ static dt_result dti_values_lost(dti_parallel *par, const char *what);
 /* Before values are read, on all ranks together. piece: of DTI_AGREE_PIECE bytes, or NULL. REVOKED:
  * the job has ended, and other ranks had some. */
 static dt_result dti_values_open(dti_parallel *par, dti_values_move *m, char *piece);
-/* Elements `range` of an array of a parameter, or of a tensor rank's part of it, from whoever has
- * them. After a device's error other ranks go on, as they wait for each other. */
+/* Gets elements `range` of a parameter's array (or a tensor rank's part of it) from a rank that
+ * has them. After a device's error other ranks go on, as they wait for each other. */
 static void dti_values_collect(dti_values_move *m, uint32_t tensor, dti_bucket range, float *to);
 /* All of an array of a parameter, to array `into` of all replicas here. */
 static void dti_values_gather_array(dti_values_move *m, uint32_t param, uint32_t array,
@@ -153,8 +150,8 @@ typedef struct dti_values_ranges { /* in the arena's order */
     const dti_code *code; /* in place of buckets: what it trains */
 } dti_values_ranges;
 
-/* Of a part of a store's values what is trained, from or to the host: one piece after the other, or
- * at their places in an arena. */
+/* Moves the trained values of a part of a store from or to the host. They lie one after the other,
+ * or at their places in an arena. */
 typedef struct dti_values_copy {
     const dti_values_ranges *trained;
     dti_bucket part;

@@ -1,22 +1,23 @@
 /* ZeRO-1: the optimizer state sharded over the replicas of a job, threads and ranks alike
  * (Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter
- * Models"). Each replica owns a run of blocks of the arenas: it has moments and averages of those
- * only, and updates only those. Step counts, a word a parameter, all have. Gradients are exchanged
- * as without ZeRO and are whole on each replica, so norm, clipping and untouched rows have the same
- * bits. Where an optimizer looks at whole parameters, parts end between parameters.
+ * Models"). Each replica owns a run of blocks of the arenas. It has only their moments and
+ * averages, and updates only them. All replicas have all step counts, a word for each parameter.
+ * Gradients are exchanged as without ZeRO and complete on each replica, so norm, clipping and
+ * untouched rows have the same bits. If an optimizer works on whole parameters, parts end between
+ * parameters.
  *
- * After the commit each replica copies what it wrote to the first one's gradients, which nobody
- * reads any more; processes broadcast their parts into those; then each takes what others own. A
- * rank that dies leaves each other one at step s or s + 1, with all weights and buffers of it, but
- * its moments are gone. Cost: a broadcast for each rank's share of a bucket; each process receives
- * every trained element that it does not own, 4 bytes, once. Memory: between ranks, what a process
- * owns once more.
+ * After the commit each replica copies its new values to the first one's gradients, which nobody
+ * reads any more. Processes broadcast their parts into those; then each replica copies what others
+ * own. If a rank dies, each other one is at step s or s + 1, with all weights and buffers of it.
+ * The dead rank's moments are lost. Cost: a broadcast for each rank's share of a bucket; each
+ * process receives every trained element that it does not own, 4 bytes, once. Memory: between
+ * ranks, what a process owns once more.
  *
  * Where gradients and parameters are sharded too (unit_step.c), what an owner writes stays
  * there. */
 
-/* Where the part of replica `replica` begins: at its share of the blocks, or at the parameter
- * behind that. */
+/* Where the part of replica `replica` begins: at its share of the blocks, or at the first parameter
+ * after that. */
 static uint64_t dti_owners_begin(const dti_layout *l, uint32_t replica, uint32_t replicas,
                                  bool whole) {
     const uint64_t at = l->elements / DTI_BLOCK * replica / replicas * DTI_BLOCK;
@@ -247,8 +248,8 @@ static dt_result dti_owners_gather(dti_parallel *par) {
     return dti_parallel_comm_failed(par, apart);
 }
 
-/* ---- averages in place of weights, for an evaluation: the weights, which all replicas have alike,
- * wait in the first one's gradients */
+/* ---- averages in place of weights, for an evaluation: the weights wait in the first replica's
+ * gradients */
 
 /* With units the owners have them as well. */
 static dt_result dti_owners_put_by(dti_parallel *par) {

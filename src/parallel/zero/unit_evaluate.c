@@ -1,8 +1,8 @@
 /* An evaluation or prediction with ZeRO-2 and 3. A batch is a list of forward segments with the
- * GATHERs of a step, so nobody has room for all parameters. Ranks wait for each other in every
- * batch. What fails on one of them by itself (a sample, a label) is told to all before the batch's
- * first GATHER. A replica without rows lets units pass. With averages each owner gives those in its
- * weights' place.
+ * GATHERs of a step. So no rank needs room for all parameters. Ranks wait for each other in every
+ * batch. A failure on one rank (a sample, a label) is reported to all before the batch's first
+ * GATHER. A replica without rows only gathers. With averages each owner gives those in its weights'
+ * place.
  *
  * Cost of a batch, for G bytes of parameters on R ranks: each receives G (R - 1) / R, and two small
  * messages. Memory: a unit's window and transients, as in a step; with averages the own part of

@@ -1,7 +1,7 @@
-/* All parameters in the stores of all replicas, for whoever reads or writes them between steps: the
- * application, and files. They are gathered on demand, on all ranks together; the next step takes
- * its parts and frees the rest. Where the application has programs on a store its memory stays, and
- * is out of date in between. */
+/* All parameters in the stores of all replicas, for the application and files, which read or write
+ * them between steps. They are gathered on demand, on all ranks together. The next step takes its
+ * parts and frees the rest. Where the application has programs on a store its memory stays, and is
+ * out of date in between. */
 
 static dt_result dti_units_arenas(dti_parallel *par) {
     for (uint32_t i = 0; i < par->job.local; i++)

@@ -1,18 +1,17 @@
 /* ZeRO-2 and 3: each replica has a part of gradients, and of parameters (lower/units.c has the
  * code's side). A unit is a bucket. Lists of actions say when a replica gathers a unit's parameters
  * to where its code has them (step/actions.c). Within a process they come from the owners' parts,
- * which nobody writes during a step; what other ranks own comes by broadcasts in a group of their
- * own. Lists have units in one order, the same on all ranks, so the next unit is in flight while
- * this one is computed with: two lie on the host of each process at a time. Gradients of a unit are
- * summed in the tree over batch slices, and only its owners get the sum, so that its place is free
- * for another unit.
+ * which nobody writes during a step. Other ranks broadcast what they own, in a group of their own.
+ * Lists have units in one order, the same on all ranks. So the next unit is in flight while one
+ * computes. Two lie on the host of each process at a time. Gradients of a unit are summed in the
+ * tree over batch slices. Only its owners get the sum, so its place is free for another unit.
  *
- * Norm and clipping: each replica measures its own blocks; the pairs of all are joined in the order
- * of one table, so their sum has the same bits as without ZeRO.
+ * Norm and clipping: each replica measures its own blocks. The pairs of all are joined in the order
+ * of one table. So the norm has the same bits as without ZeRO.
  *
- * Cost of a step, for G bytes of parameters on R ranks: each sends and receives G (R - 1) / R of
- * parameters forward, the same backward if they are freed in between, the same of gradients, and a
- * 128th of G for pairs. Memory: see dt_trainer_desc.parallel.zero_stage. */
+ * Cost of a step, for G bytes of parameters on R ranks. Each sends and receives G (R - 1) / R of
+ * parameters forward. It is the same backward if they are freed in between, and the same of
+ * gradients. Pairs are a 128th of G. Memory: see dt_trainer_desc.parallel.zero_stage. */
 
 static bool dti_units_are(const dti_parallel *par) {
     return dti_is_sharded(par) && par->desc.parallel.zero_stage >= DT_SHARD_GRADIENTS;
@@ -51,8 +50,8 @@ static void dti_unit_spread(const dti_parallel *par, uint32_t b, uint64_t at, ui
                    false);
 }
 
-/* To each rank that owns some of it. Subtrees lie one behind the other as a whole, so where there
- * are several the bucket goes to all. */
+/* To each rank that owns some of it. A bucket's subtrees lie one after the other, so if there are
+ * several the bucket goes to all ranks. */
 static dt_result dti_unit_post(dti_parallel *par, uint32_t b) {
     const dti_units *u = &par->units;
     dti_sum *s = &par->sums.list[b];
