@@ -30,7 +30,7 @@ DT_API dt_result dt_comm_create_threads(const dt_comm_desc *desc, int size, dt_c
         out[i] = NULL;
     dt_result result =
         dti_fail(&base, DT_ERROR_UNSUPPORTED, "dt_comm_create_threads: " DTI_NO_COMM_TEXT);
-    out[0] = dti_comm_new(&base, NULL, 0, 1); /* tells the error */
+    out[0] = dti_comm_new(&base, NULL, 0, 1); /* reports the error */
     return result;
 }
 

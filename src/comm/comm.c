@@ -1,7 +1,7 @@
-/* The public face of the collectives: the check of a desc, the life of a comm, and the calls that
- * begin, wait for and end operations, which all transports share. It hands on only what it has
- * checked (operations: coll.c), counts what is under way, and refuses a comm that failed, ended,
- * or came through a fork. What is done with an operation is the transport's alone. */
+/* The public functions of the collectives: the check of a desc, the life of a comm, and the calls
+ * that begin, wait for and end operations. All transports share them. It passes on only checked
+ * operations (coll.c), and counts those in flight. It refuses a comm that failed, ended, or came
+ * through a fork. Only the transport executes operations. */
 
 /* ---- the desc */
 
@@ -99,7 +99,7 @@ static dt_result dti_comm_desc_check_link(dti_base *base, const dt_comm_desc *d)
     return DT_OK;
 }
 
-/* What is behind the scheme is rendezvous.c's to check, and keys are key.c's. */
+/* rendezvous.c checks the part after the scheme, key.c the keys. */
 static dt_result dti_comm_desc_check_rendezvous(dti_base *base, const dt_comm_desc *d) {
     if (d->insecure && (d->integrity == DT_COMM_MAC || d->integrity == DT_COMM_TLS))
         return dti_fail(base, DT_ERROR_INVALID,

@@ -20,7 +20,7 @@ typedef struct dti_transport {
     dt_result (*wait)(dt_comm *comm, uint64_t id, uint64_t timeout_ns);
     dt_result (*cancel)(dt_comm *comm, uint64_t id);
     /* Ends all groups, with CANCELLED on the other ranks, whatever they wait for or come to next.
-     * NULL: there are none. */
+     * NULL: no groups. */
     void (*give_up)(dt_comm *comm);
     /* Whom a pending operation waits for, for TIMEOUT's text: "ranks 1 and 3 have not posted it".
      * May be NULL. */

@@ -1,13 +1,13 @@
 /* What all ranks of a comm agree on: groups, and the leaves of tree sums. Every rank learns all
- * ranks' three numbers by an all-gather, and comes to the same verdict; so a rank whose argument is
- * wrong takes part, or the others would wait for it. It refuses to make half a group: one that a
- * rank has no memory for is made at none.
+ * ranks' three numbers by an all-gather, and reaches the same result. A rank with a wrong argument
+ * takes part too, or the others would wait for it. It never makes half a group: if one rank has no
+ * memory for it, no rank makes it.
  *
  * Cost: an all-gather of 24 bytes a rank for leaves, two for a group.
  *
- * Ids of groups: each rank keeps a lower bound of the next id in its root comm, and a new group
- * gets the largest bound among the parent's ranks. So two groups that share a rank have different
- * ids, although ranks that were not in the parent never heard of it. */
+ * Ids of groups: each rank keeps a lower bound of the next id in its root comm. A new group gets
+ * the largest bound among the parent's ranks. So two groups that share a rank have different ids,
+ * although ranks outside the parent do not know them. */
 
 #define DTI_VOTE 3
 
@@ -37,7 +37,7 @@ static dt_result dti_group_check_list(dt_comm *parent, const int *ranks, int cou
     return DT_OK;
 }
 
-/* Tells a failure that ranks have voted third. */
+/* Reports a failure that ranks have voted third. */
 static dt_result dti_group_failed(dt_comm *parent) {
     for (uint32_t r = 0; r < parent->size; r++) {
         dt_result failure = (dt_result)parent->votes[DTI_VOTE * r + 2];
@@ -49,7 +49,7 @@ static dt_result dti_group_failed(dt_comm *parent) {
     return DT_OK;
 }
 
-/* All ranks must have given the same list; hash 0: this one's is wrong. Moves the id on anyhow.
+/* All ranks must have given the same list. hash 0: this one's is wrong. Always moves the id on.
  * `failed`: this rank cannot make it. */
 static dt_result dti_group_agree(dt_comm *parent, dt_comm *root, uint64_t hash, dt_result failed,
                                  uint32_t *id) {
@@ -71,7 +71,7 @@ static dt_result dti_group_agree(dt_comm *parent, dt_comm *root, uint64_t hash, 
                     (int)parent->rank);
 }
 
-/* Without a transport; NULL: not in the list, or *result tells why. */
+/* Without a transport. NULL: not in the list, or *result is the error. */
 static dt_comm *dti_group_make(dt_comm *parent, const int *ranks, int count, dt_result *result) {
     int at = 0;
     while (at < count && ranks[at] != (int)parent->rank)
@@ -111,7 +111,7 @@ DTI_PUBLIC_OUT(dt_comm_group_create, (dt_comm * parent, const int *ranks, int co
     uint32_t id = 0;
     dt_result result = dti_group_agree(parent, root, hash, failed, &id);
     if (!result && !mine) {
-        /* A group that one of its ranks has no memory for is no group. */
+        /* A group is not made if one of its ranks has no memory for it. */
         if (child) {
             child->group_id = id;
             mine = parent->transport->group(parent, child);

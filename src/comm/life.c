@@ -3,8 +3,8 @@
 
 static dt_comm *dti_comm_new(dti_base *base, dt_comm *parent, uint32_t rank, uint32_t size) {
     dt_comm *comm = dti_alloc(base, sizeof *comm);
-    /* votes, and behind them the room that `leaves` will point to: an agreement must not be able
-     * to fail on one rank alone */
+    /* votes, and after them the room that `leaves` will point to: an agreement must not fail on one
+     * rank only */
     uint64_t *votes = comm ? dti_alloc_array(base, size, 4 * sizeof *votes) : NULL;
     uint32_t *ranks = votes && parent ? dti_alloc_array(base, size, sizeof *ranks) : NULL;
     if (!votes || (parent && !ranks)) {

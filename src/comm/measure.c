@@ -1,21 +1,20 @@
-/* Measures the links of a group that has just been joined, by its own operations: so whatever
- * carries them is in the numbers, and a rank that dies meanwhile is noticed as in any operation.
- * All ranks send at once, each to the next one and in turn round the ring, because that is what
- * collectives do: processors and links that ranks share are in the numbers too. A group of its own
- * keeps the operations out of the numbering of those to come.
+/* Measures the links of a new group by its own operations. So the numbers include all of the path,
+ * and a rank that dies is noticed as in any operation. All ranks send at once, each to the next one
+ * round the ring, as collectives do. So the numbers also include shared processors and links. A
+ * separate group keeps these operations out of the numbering of later ones.
  *
  *   latency     a round in which each rank sends one short message to the next
  *   message     what a round takes longer in which each sends one to both its neighbours
- *   bytes       a burst to the next, four times as long until it takes long enough to be told from
- *               the latency, then once more: what a shaper's bucket held has gone with the ones
+ *   bytes       a burst to the next, four times as long until its time is clearly above
+ *               the latency, then once more: a shaper's bucket is empty after the ones
  *               before. It is made of arrays that stay in the caches, as chunks of collectives do
  *
- * Rounds are timed in batches, as where ranks share processors some rounds take none and one takes
- * a time slice; the median of batches counts, and of all ranks the slowest, since everybody waits
- * for it. All-reduces agree on each number before the next step depends on it, so all ranks do the
- * same. It is bounded: at most DTI_BATCHES batches of each kind, of single rounds where a round
- * takes long, and 4 bursts of 64 KiB to 1 MiB. Cost: a connection to each neighbour and to those of
- * a doubling all-reduce. */
+ * Rounds are timed in batches. If ranks share processors, some rounds take no time and one takes a
+ * time slice. The median of batches counts, and of all ranks the slowest, as all wait for it.
+ * All-reduces agree on each number before the next step depends on it, so all ranks do the same. It
+ * is bounded: at most DTI_BATCHES batches of each kind, and 4 bursts of 64 KiB to 1 MiB. A batch of
+ * long rounds has one round. Cost: a connection to each neighbour and to those of a doubling
+ * all-reduce. */
 
 #define DTI_MEASURE_GROUP UINT32_MAX
 #define DTI_BATCHES 5
@@ -58,7 +57,8 @@ static dt_result dti_measure_do(dti_measure *m, const dt_comm_op *ops, uint32_t 
     return DT_OK;
 }
 
-/* Round the ring: messages of so many bytes, `times` at once; `both`: one in each direction. */
+/* Round the ring: messages of this number of bytes, `times` at once; `both`: one in each
+ * direction. */
 static dt_result dti_measure_shift(dti_measure *m, uint64_t bytes, uint32_t times, bool both) {
     dt_comm_op recv = {.kind = DT_COMM_RECV, .out = m->out, .count = bytes, .dtype = DT_U8};
     dt_comm_op send = {.kind = DT_COMM_SEND, .in = m->in, .count = bytes, .dtype = DT_U8};

@@ -1,9 +1,9 @@
-/* Messages between a server and its clients, which are in no group: each is a connection by itself
+/* Messages between a server and its clients, which form no group: each is a connection by itself
  * that comes and goes. Connections are authenticated by the job's key as those between ranks are
  * (handshake.c), and frames are sealed like theirs (wire.c); docs/protocol.md has the bytes. A
- * connection carries one message at a time each way, so a client waits for its answer: there are no
- * queues, and all memory is allocated when the message server is created. It has no thread: `step`
- * moves bytes and calls back, on the thread that calls it. It does not know what messages mean.
+ * connection carries one message at a time each way, so a client waits for its answer. There are no
+ * queues; creating the server allocates all memory. It has no thread: `step` moves bytes and calls
+ * back, on the thread that calls it. It does not know what messages mean.
  *
  * message/ has its files, in the order in which to read them:
  *
@@ -36,8 +36,8 @@ typedef struct dti_message_server_events {
      * the connection ends. */
     bool (*read)(void *user, uint32_t who, const dti_message *m, uint64_t at, void *to,
                  uint32_t bytes);
-    /* A connection that was open, or that was dialled, is over. refused: by a side that found the
-     * other's key or settings wrong, so it is of no use to try again. */
+    /* A connection that was open, or dialled, is over. refused: by a side that found the other's
+     * key or settings wrong, so a retry is useless. */
     void (*closed)(void *user, uint32_t who, bool was_open, bool refused, const char *why);
 } dti_message_server_events;
 
@@ -55,12 +55,12 @@ typedef struct dti_message_server_calls {
                         dti_message_server **out);
     void (*destroy)(dti_message_server *server); /* NULL is allowed; connections are closed */
     int (*port)(const dti_message_server *server);
-    /* Connection `who`, which is closed, is made to the server of that place; opened or closed
-     * tells. False: the address is no "host:port", and base has the error. */
+    /* Connects connection `who`, which is closed, to that server. `opened` or `closed` reports the
+     * result. False: the address is not "host:port", and base has the error. */
     bool (*dial)(dti_message_server *server, uint32_t who, const char *address, uint32_t place);
     void (*send)(dti_message_server *server, uint32_t who,
                  const dti_message *m);                                       /* one at a time */
-    void (*close)(dti_message_server *server, uint32_t who, const char *why); /* tells nobody */
+    void (*close)(dti_message_server *server, uint32_t who, const char *why); /* no callback */
     /* Writes nothing more of the body that is arriving to `room`'s buffer; the rest is dropped. */
     void (*drop)(dti_message_server *server, uint32_t who);
     /* Waits at most so long for something to happen, and makes it happen. */

@@ -97,14 +97,14 @@ static int dti_socket_poll(struct pollfd *polls, size_t count, int timeout_ms);
 static int dti_descriptor_reserve(void);
 static void dti_descriptor_give_up(int *reserve);
 
-/* The congestion control of a socket's connections: false, with errno, when the system has none of
- * that name or does not allow it; ENOSYS when it has no choice. `text` gets those it allows, or
+/* Sets the congestion control of a socket's connections. False, with errno: the system lacks that
+ * name, or does not allow it; ENOSYS: it has no choice. `text` gets the allowed ones, or
  * nothing. */
 #define DTI_CONGESTION_NAME 16
 static bool dti_socket_congestion(int s, const char *name);
 static void dti_congestion_allowed(char *text, size_t room);
 
-/* What the system knows of a connection: false when it does not tell. */
+/* What the system knows of a connection; false: it does not report it. */
 typedef struct dti_socket_flow {
     char congestion[DTI_CONGESTION_NAME];
     uint64_t delivery_rate; /* of the newest bytes that were on their way in a row, bytes/s */
@@ -122,7 +122,7 @@ static void dti_wake_drain(const int ends[2]);
 /* ---- of one host: a socket by a name that ends with its process and is in no file system, and
  * memory that goes through it. Where DTI_SHARED is 0 each fails with ENOSYS. */
 
-#define DTI_HOST_BYTES 8 /* what tells this boot of this machine from others */
+#define DTI_HOST_BYTES 8 /* distinguishes this boot of this machine from others */
 #define DTI_LOCAL_BYTES 8
 
 static bool dti_boot_id(uint8_t id[DTI_HOST_BYTES]);
@@ -131,8 +131,8 @@ static int dti_local_open(const uint8_t name[DTI_LOCAL_BYTES], bool listens); /*
  * is closed and replaced). */
 static int64_t dti_local_send(int s, const dti_socket_part *parts, int count, int passed);
 static int64_t dti_local_receive(int s, const dti_socket_part *parts, int count, int *taken);
-/* Memory of a fixed size that goes with its last user. Mapping checks that it is such, for then no
- * access can fail. A child of fork does not get it. */
+/* Memory of a fixed size that its last user frees. Mapping checks the size, so no access can fail.
+ * A child of fork does not get it. */
 static int dti_memfd_new(size_t bytes);
 static void *dti_memfd_map(int descriptor, size_t bytes);
 static void dti_memfd_unmap(void *memory, size_t bytes);

@@ -1,5 +1,5 @@
-/* Sockets and memory of one host, of Linux: names in its abstract space, memfd. Some constants are
- * written out, as the C library shows them under _GNU_SOURCE alone. */
+/* Sockets and memory of one host, on Linux: names in its abstract space, memfd. Some constants are
+ * written out, as the C library shows them only under _GNU_SOURCE. */
 
 #if DTI_TCP && DTI_SHARED
 
@@ -44,8 +44,8 @@ static int dti_local_open(const uint8_t name[DTI_LOCAL_BYTES], bool listens) {
     return -1;
 }
 
-/* The other side's process, 0 if that is not to be seen from here; -1 if it is of another user. Who
- * is of this process's user could write into it anyway. */
+/* The other side's process; 0: not visible from here; -1: another user's. A process of the same
+ * user could write into this one's memory without it too. */
 static long dti_local_process(int s) {
     struct {
         pid_t process;

@@ -1,5 +1,5 @@
-/* Direct algorithms that sum or cut: every rank exchanges with every other, so each array is on the
- * way twice whatever the number of ranks N. Plain direct exchanges are in algo_exchange.c.
+/* Direct algorithms that sum or cut. Every rank exchanges with every other, so each array is sent
+ * twice for any number of ranks N. Plain direct exchanges are in algo_exchange.c.
  *
  *   all-reduce      each rank sums one segment of all ranks' arrays and sends the sum to all:
  *                   2 messages in a row; 2 (N-1)/N S bytes sent and received per rank
@@ -17,11 +17,11 @@
  *
  * Memory: slots; reduce also one segment of WORK. The order of summing is fold.h's tree.
  *
- * In place: a rank's sum overwrites its own segment of IN, which it sends to nobody. What
- * overwrites another's segment is the sum that its owner made of what was sent, chunk for chunk. In
- * tree mode this holds for the first buffer, if its type is that of the result (choose.c refuses
- * others). In place reduce-scatter writes to block 0, and waits chunk for chunk until that has gone
- * to rank 0, which itself waits for nobody. Broadcast writes nothing at the root. */
+ * In place: a rank's sum overwrites its own segment of IN, which it sends to nobody. The sum that
+ * overwrites another's segment was made by its owner, chunk for chunk, from the data that this rank
+ * sent. In tree mode this holds for the first buffer, if its type is that of the result (choose.c
+ * refuses others). In place reduce-scatter writes to block 0, chunk for chunk after that has gone
+ * to rank 0. Rank 0 waits for nobody. Broadcast writes nothing at the root. */
 
 /* What rank `owner` sums. */
 static dti_part dti_direct_part(const dti_collective *c, uint32_t owner) {
@@ -47,7 +47,7 @@ static uint32_t dti_direct_scatter(dti_builder *b) {
     return buffers;
 }
 
-/* Receives `part` of the arrays of ranks [first, end) by streams from `stream` on, and sums it with
+/* Receives `part` of the arrays of ranks [first, end) by streams from `stream` on. Sums it with
  * this rank's into `to`; returns the FOLD. */
 static uint32_t dti_slots_sum(dti_builder *b, uint32_t first, uint32_t end, dti_part part,
                               uint32_t stream, dti_stretch to, bool finish) {
@@ -121,7 +121,7 @@ static void dti_algo_reduce_scatter_direct(dti_builder *b, const dti_collective 
         dti_add_after(b, c->size - c->rank - 1); /* the number of the send to rank 0 */
 }
 
-/* The part of the rank that is `place` behind the root's next. */
+/* The part of the rank that is `place` places after the root's next. */
 static dti_stretch dti_algo_broadcast_part(const dti_collective *c, dti_region at, uint32_t place) {
     dti_part part = dti_part_of(c->op.count, place, c->size - 1);
     return dti_stretch_of(c, at, part.first, part.count);

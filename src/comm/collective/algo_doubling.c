@@ -1,18 +1,18 @@
-/* All-reduce by recursive doubling along fold.h's own tree: both sides of a node sum among
- * themselves, then left member i and right member i exchange their sums and all have left + right.
- * Where the right side is smaller, its member j also serves the left members i with i mod m = j, m
- * being its size; it receives from left member j only.
+/* All-reduce by recursive doubling along fold.h's own tree. Both sides of a node sum among
+ * themselves. Then left member i and right member i exchange their sums, and all have left + right.
+ * If the right side is smaller (size m), its member j also serves the left members i with i mod m =
+ * j. It receives from left member j only.
  *
- * ceil(log2 N) messages in a row, for every N; S bytes sent and received per message, by N that are
- * no power of two up to ceil(p / m) S sent at one node (N = 9: rank 8 serves 8). Memory: WORK of S
- * for each level, in the type of partial sums. For small arrays. (Thakur, Rabenseifner, Gropp 2005;
- * the order, and the way of other N, follow from the tree.)
+ * ceil(log2 N) messages in a row, for every N; S bytes sent and received per message. If N is not a
+ * power of two, a node sends up to ceil(p / m) S (N = 9: rank 8 serves 8). Memory: WORK of S for
+ * each level, in the type of partial sums. For small arrays. (Thakur, Rabenseifner, Gropp 2005; the
+ * order, and the way of other N, follow from the tree.)
  *
  * Each pair of ranks is parted at one node only, so all streams have number 0.
  *
- * In place: only the last FOLD writes to OUT, and waits chunk for chunk until this rank's IN has
- * gone; all go into WORK, whose RECVs wait for nobody. Partial sums have memory of their own at
- * each level: a FOLD writes over what it received, never over what is still being sent. */
+ * In place: only the last FOLD writes to OUT, chunk for chunk after this rank's IN has gone. All
+ * others go into WORK, whose RECVs wait for nobody. Partial sums have their own memory at each
+ * level. A FOLD writes over received data, never over data that is still being sent. */
 
 /* What a rank has summed up so far. */
 typedef struct dti_partial {
@@ -21,8 +21,8 @@ typedef struct dti_partial {
     dt_comm_span span;
 } dti_partial;
 
-/* The nodes of the tree over `size` leaves that leaf `rank` is in: path[0] the whole, down to the
- * one above the leaf. Returns how many. */
+/* The nodes of the tree over `size` leaves that contain leaf `rank`. path[0] is the root; the last
+ * is the one above the leaf. Returns their number. */
 #define DTI_DOUBLING_LEVELS 33
 static uint32_t dti_doubling_path(uint32_t size, uint32_t rank,
                                   dt_comm_span path[DTI_DOUBLING_LEVELS]) {

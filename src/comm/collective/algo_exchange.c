@@ -3,17 +3,17 @@
  *   send, recv   1 message
  *   all-gather   1 message; (N-1) blocks sent and received per rank, the least there can be
  *   all-to-all   1 message; (N-1) blocks sent and received per rank, likewise
- *   barrier      ceil(log2 N) messages in a row, of a byte each: in round k a rank tells the one
- *                2^k behind it that all of the 2^k before it are there. (Hensgen, Finkel, Manber:
+ *   barrier      ceil(log2 N) messages in a row, of a byte each: in round k a rank reports to the
+ *                one 2^k after it that the 2^k before it have arrived. (Hensgen, Finkel, Manber:
  *                Two Algorithms for Barrier Synchronization, 1988: dissemination)
  *
  * Peers are taken in rotated order, rank + 1, rank + 2, ..., so that not all begin with the same
  * one.
  *
- * Memory: none, but an all-to-all in place: N-1 blocks of WORK. There a pair's blocks change
- * places, and were each to wait until its own room is free, both would wait for ever; so what comes
- * goes to WORK, and to OUT when the block that lies there has gone, chunk for chunk. An all-gather
- * in place is as dti_collective_block says; if in = out at another's block, one block of WORK. */
+ * Memory: none, but an all-to-all in place: N-1 blocks of WORK. There a pair exchanges blocks. If
+ * each waited until its own room is free, both would wait for ever. So received data goes to WORK,
+ * and then to OUT, chunk for chunk after the block there has gone. An all-gather in place is as
+ * dti_collective_block says; if in = out at another's block, one block of WORK. */
 
 static void dti_algo_send_direct(dti_builder *b, const dti_collective *c) {
     dti_add_send(b, (uint32_t)c->op.root, 0, dti_stretch_all(c, DTI_REGION_IN), false);
@@ -79,8 +79,8 @@ static void dti_algo_barrier_doubling(dti_builder *b, const dti_collective *c) {
     }
 }
 
-/* Of a count of 0, whatever the kind: a message all the same, so that a rank that has another count
- * in mind is noticed and does not wait for bytes that nobody sends. */
+/* A count of 0 is a message too, for each kind. So a rank with another count is noticed, and does
+ * not wait for bytes that nobody sends. */
 static void dti_algo_nothing(dti_builder *b, const dti_collective *c) {
     if (!dti_kind_is_p2p(c->op.kind)) {
         dti_algo_barrier_doubling(b, c);

@@ -1,5 +1,5 @@
-/* All-reduce by halving, then doubling: ranks at distance 1, 2, 4, ... exchange halves of what they
- * are still responsible for until each has one segment of the sum; then the way back collects them.
+/* All-reduce by halving, then doubling. Ranks at distance 1, 2, 4, ... exchange halves of their
+ * range until each has one segment of the sum. The way back then collects the segments.
  *
  * 2 log2 N messages in a row; 2 (N-1)/N S bytes sent and received per rank. Memory: about S of WORK
  * in the type of partial sums. For many ranks and middling arrays: the mesh's 2 (N-1) small
@@ -7,15 +7,15 @@
  * Operations, ICCS 2004; with distances that grow instead of shrink, so that the order of summing
  * is fold.h's tree.)
  *
- * Where N is no power of two, the first ranks pair up (0 with 1, 2 with 3, ...) until a power of
- * two is left; the odd one of a pair gives its array to the even one and gets the result: 2
- * messages and 2 S more. The order of summing is then fixed, but not the tree's.
+ * If N is not a power of two, the first ranks pair up (0 with 1, 2 with 3, ...) until a power of
+ * two is left. The odd one of a pair sends its array to the even one and receives the result. That
+ * is 2 messages and 2 S more. The order of summing is then fixed, but not the tree's.
  *
  * A level works on halves of the range before it, so its steps wait for the whole of that.
  *
- * In place: what is received into OUT is a sum that holds what this rank sent, or folded, of that
- * range, since each level waits for the whole of the one before; and this rank's own last FOLD
- * comes after its first one. So no byte of IN is still needed. */
+ * In place: a sum that is received into OUT contains the data of that range that this rank sent or
+ * folded. Each level waits for the whole level before, and this rank's last FOLD comes after its
+ * first. So no byte of IN is still needed. */
 
 typedef struct dti_halving {
     uint32_t count;   /* ranks that take part: a power of two */

@@ -1,30 +1,30 @@
-/* All-reduce where several ranks share each host: what ranks of one host can sum among themselves
- * does not cross the network. Ranks are in blocks, `local` consecutive ones on each of H hosts; the
- * array is cut into a piece for each place on a host, and each piece into a part for each host.
+/* All-reduce if several ranks share each host. Sums within a host do not cross the network. Ranks
+ * are in blocks, `local` consecutive ones on each of H hosts. The array is cut into a piece for
+ * each place on a host, and each piece into a part for each host.
  *
  *   1. on the host, every rank sums its piece of all its neighbours' arrays
  *   2. between the ranks of one place on all hosts: each sums its host's part of that piece
  *   3. back: the parts' sums go to the other hosts, and there, and here, to all neighbours
  *
- * 4 messages in a row, of which 2 cross the network; 2 (N-1)/N S bytes sent and received per rank,
- * of which 2 (H-1)/H S leave each host, all its ranks together; direct lets `local` times as much
- * leave. On the way there sums of 16-bit floats are float32, so of those it is 3 (H-1)/H S. Memory:
- * slots, fewer than direct's; WORK of (2 - 1/H) S / local in the type of partial sums. (Cho,
- * Finkler, Kung, Hunter: BlueConnect, MLSys 2019; with direct's exchanges at both levels.)
+ * 4 messages in a row, of which 2 cross the network. 2 (N-1)/N S bytes are sent and received per
+ * rank. 2 (H-1)/H S of them leave a host, all its ranks together; with direct `local` times as many
+ * leave. Sums of 16-bit floats are float32 on the way there, so 3 (H-1)/H S leave. Memory: slots,
+ * fewer than direct's; WORK of (2 - 1/H) S / local in the type of partial sums. (Cho, Finkler,
+ * Kung, Hunter: BlueConnect, MLSys 2019; with direct's exchanges at both levels.)
  *
- * All steps of a part have its range, so it goes through all levels chunk by chunk, while others
- * are behind. A level takes hosts and neighbours in rotated order, its own host last, as what goes
- * to others has further to go.
+ * All steps of a part have its range. So it goes through all levels chunk by chunk, before or after
+ * other parts. A level goes through hosts and neighbours in rotated order, its own host last, as
+ * data for others travels further.
  *
- * The order of summing is fold.h's tree: `local` is a power of two, so a host is a subtree, and
- * its sum is one operand of the whole. That is also why ranks that are not in such blocks are
- * refused (choose.c), and in tree mode ranks that do not have as many leaves each, a power of two.
+ * The order of summing is fold.h's tree. `local` is a power of two, so a host is a subtree, and its
+ * sum is one operand of the whole. So choose.c refuses ranks that are not in such blocks. In tree
+ * mode it also refuses ranks without the same number of leaves, a power of two.
  *
- * Slots are emptied by sums that need nothing but slots and IN, so they come free whatever the
- * other hosts do; what comes from those goes to WORK.
+ * Sums that need only slots and IN empty the slots, so slots become free whatever other hosts do.
+ * Data from other hosts goes to WORK.
  *
- * In place: a rank's own piece goes to nobody. All else in OUT is overwritten by a sum that was
- * made, chunk for chunk, from what this rank has sent of it. */
+ * In place: a rank's own piece goes to nobody. Each other part of OUT is overwritten by a sum that
+ * was made, chunk for chunk, from this rank's data of it. */
 
 /* Where a rank is. */
 typedef struct dti_hosts {
@@ -39,7 +39,7 @@ static uint32_t dti_each_of(uint32_t each, const uint32_t *ranks, uint32_t size)
     while (run < size && (ranks ? ranks[run] : run) / each == (ranks ? ranks[0] : 0) / each)
         run++;
     if (size % run != 0)
-        return 1; /* not as many on each */
+        return 1; /* a different number on each */
     for (uint32_t i = run; i < size; i++) {
         bool same = (ranks ? ranks[i] : i) / each == (ranks ? ranks[i - 1] : i - 1) / each;
         if (same != (i % run != 0))
@@ -111,7 +111,7 @@ static uint32_t dti_hosts_sum_all(dti_builder *b, const dti_hosts *h, dti_stretc
     for (uint32_t host = 0; host < h->count; host++) {
         dt_comm_span leaves[DTI_TREE_SPANS];
         dti_collective_spans(c, host * h->local, leaves);
-        leaves->count *= h->local; /* the host's others have as many */
+        leaves->count *= h->local; /* the host's other ranks have the same number */
         dti_add_source(b, dti_stretch_part(work, host * to.count, to.count),
                        host == h->host ? DTI_NO_STEP : recv++, *leaves);
     }
@@ -128,8 +128,8 @@ static void dti_hosts_spread(dti_builder *b, const dti_hosts *h, uint32_t part, 
     }
 }
 
-/* The sum of this rank's part to its twins, theirs from them, all of them to the neighbours, and
- * the neighbours' from these. */
+/* Sends the sum of this rank's part to its twins on other hosts, and receives theirs. Sends all of
+ * them to the neighbours, and receives the neighbours' from these. */
 static void dti_hosts_gather(dti_builder *b, const dti_hosts *h, uint32_t fold) {
     const dti_collective *c = b->c;
     for (uint32_t i = 1; i < h->count; i++) {

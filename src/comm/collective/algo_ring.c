@@ -8,13 +8,13 @@
  *   broadcast       a chain from the root on: N-1 messages, S bytes sent and received
  *
  * (Patarasuk, Yuan: Bandwidth Optimal All-reduce Algorithms for Clusters of Workstations, JPDC 69,
- * 2009; Thakur, Rabenseifner, Gropp 2005.) A chunk is passed on while the next one comes in, so a
+ * 2009; Thakur, Rabenseifner, Gropp 2005.) A chunk is passed on while the next one comes in. So a
  * message costs a hop's latency and a chunk, not a segment.
  *
  * Memory: WORK of three segments in the type of partial sums: one coming in, one going out, one
  * between. A segment may come into one of them when the SEND before has left it. So RECVs wait for
- * SENDs, but those for RECVs of earlier segments at the next rank: round the ring the segment only
- * gets earlier, so nobody waits for himself.
+ * SENDs, and SENDs for RECVs of earlier segments at the next rank. Round the ring the segment only
+ * gets earlier, so no rank waits for itself.
  *
  * The order of summing is the ring's: s + 1, s + 2, ..., s. Fixed, but another for each segment.
  *
@@ -55,7 +55,7 @@ static void dti_ring_rooms(dti_builder *b, dti_ring *ring) {
     uint64_t most = dti_ring_part(b->c, 0).count; /* the first segment is the longest */
     for (uint32_t i = 0; i < DTI_RING_BUFFERS; i++) {
         ring->reader[i] = DTI_NO_STEP;
-        if (i + 1 < b->c->size) /* as many as segments come by */
+        if (i + 1 < b->c->size) /* the number of segments that come by */
             ring->room[i] = dti_add_work(b, b->s->sum_dtype, most);
     }
     ring->leaf_room = ring->room[0];

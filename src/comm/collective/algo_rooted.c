@@ -49,8 +49,8 @@ static void dti_algo_broadcast_one_shot(dti_builder *b, const dti_collective *c)
         dti_add_send(b, (root + i) % c->size, 0, at, false);
 }
 
-/* Counted from the root, place v receives from v without its lowest bit, and serves v plus each
- * smaller bit: the largest first, for most ranks depend on it. */
+/* Counted from the root, place v receives from v without its lowest bit. It serves v plus each
+ * smaller bit, the largest first, as most ranks depend on it. */
 static void dti_algo_broadcast_doubling(dti_builder *b, const dti_collective *c) {
     uint32_t root = (uint32_t)c->op.root, place = (c->rank + c->size - root) % c->size;
     dti_stretch at = dti_stretch_all(c, place == 0 ? DTI_REGION_IN : DTI_REGION_OUT);

@@ -1,10 +1,10 @@
-/* Which algorithm does an operation: a pure function of kind, number of ranks, who shares a host,
- * bytes, and the links' costs, which all ranks have been told alike; so they choose alike without
- * asking. Of the candidates the cheapest by cost.c is taken. Candidates give the same bits: what is
- * measured differs from run to run, so it never decides between orders of summing; kind, ranks and
- * bytes alone may. Where the costs are not known the thresholds below decide. It refuses an
- * algorithm that was asked for and does not exist or does not fit the hosts, and tree mode where an
- * algorithm's order of summing is not the tree's. */
+/* Chooses the algorithm of an operation. It is a pure function of kind, number of ranks, hosts,
+ * bytes, and the links' costs. All ranks know the same costs, so they choose the same without
+ * communication. It takes the cheapest candidate by cost.c. Candidates give the same bits. Measured
+ * costs differ from run to run, so they never decide between orders of summing; only kind, ranks
+ * and bytes may. If costs are not known, the thresholds below decide. It refuses a requested
+ * algorithm that does not exist or does not fit the hosts. It refuses tree mode if an algorithm's
+ * order of summing is not the tree's. */
 
 /* Up to here latency is all: doubling handles log2 N messages, the mesh 2 (N-1). (dtbench_comm tune
  * finds it for other places.) */
@@ -75,8 +75,8 @@ static bool dti_hosts_fit(const dti_collective *c) {
            c->size > c->local;
 }
 
-/* Whether there are bytes enough for it, and at both levels no more peers than a mesh may have:
- * then fewer bytes leave a host than by direct, fewer messages than by halving or the ring. */
+/* Whether the operation has enough bytes for it, and no level has more peers than a mesh may have.
+ * Then fewer bytes leave a host than by direct, with fewer messages than by halving or the ring. */
 static bool dti_hosts_pay(const dti_collective *c) {
     uint64_t bytes = c->op.count * dti_dtype_bytes(c->op.dtype);
     return dti_hosts_fit(c) && bytes > DTI_SMALL_BYTES && c->local <= DTI_MESH_RANKS &&
@@ -154,8 +154,8 @@ static bool dti_work_is_small(const dti_collective *c, uint64_t arrays) {
     return dti_cost_times(dti_cost_times(c->op.count, width), arrays) <= DTI_WORK_MOST;
 }
 
-/* Of an all-reduce or reduce: it exists, adds in the tree's order, and does not take too much
- * memory or too many connections. */
+/* Whether an algorithm of an all-reduce or reduce is a candidate. It exists, adds in the tree's
+ * order, and needs not too much memory or too many connections. */
 static bool dti_algorithm_sums_alike(const dti_collective *c, dt_comm_algorithm algorithm) {
     bool two = (c->size & (c->size - 1)) == 0, mesh = c->size <= DTI_MESH_RANKS;
     switch (algorithm) {
@@ -203,9 +203,9 @@ static dt_comm_algorithm dti_algorithm_by_cost(const dti_collective *c,
     return best;
 }
 
-/* Two hosts exchange the same bytes by halving as by direct, in the same order of sums, but ask for
- * no slots: no messages about them. Above, direct's window keeps what is on its way small, which
- * bbr and the caches like. */
+/* Between two hosts, halving and direct exchange the same bytes in the same order of sums. Halving
+ * needs no slots, so no messages about them. For larger arrays, direct's window keeps few bytes in
+ * flight, which suits bbr and the caches. */
 static bool dti_pair_halves(const dti_collective *c) {
     return c->op.kind == DT_COMM_ALL_REDUCE && c->size == 2 && c->local <= 1 &&
            c->op.count * dti_dtype_bytes(c->op.dtype) <= DTI_PAIR_HALVES_BYTES;

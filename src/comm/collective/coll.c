@@ -1,8 +1,8 @@
-/* One operation as the application describes it: the sizes of what it consists of, and the check of
- * it. A rank refuses here whatever it alone can see to be wrong (kinds, roots, counts,
- * buffers that overlap, an algorithm that does not exist) before a transport hears of it, and takes
- * out what the kind does not use, so that ranks never differ in that. What only two ranks together
- * can see, a mismatch, is the transports': dti_coll_agrees says what it is. */
+/* One operation as the application describes it: its sizes, and its check. A rank refuses here all
+ * errors that it can see by itself: kinds, roots, counts, buffers that overlap, an algorithm that
+ * does not exist. It clears fields that the kind does not use, so ranks never differ in them.
+ * Transports find mismatches, which only two ranks together can see; dti_coll_agrees defines
+ * them. */
 
 /* ---- sizes and texts */
 
@@ -190,7 +190,7 @@ static dt_result dti_coll_check_buffers(const dt_comm *comm, dt_comm_op *op) {
 /* Of one rank none runs. */
 DTI_ABSENT(dt_result, dti_coll_check_algorithm, (const dt_comm *comm, const dt_comm_op *op), DT_OK);
 #else
-/* One that was asked for must exist, whoever does the operation. */
+/* A requested algorithm must exist, with any transport. */
 static dt_result dti_coll_check_algorithm(const dt_comm *comm, const dt_comm_op *op) {
     dti_collective c = {.op = *op, .rank = comm->rank, .size = comm->size};
     dt_comm_algorithm chosen;

@@ -18,13 +18,13 @@
 
 /* To read two operands and write one, out of a cache that they do not fit into. */
 #define DTI_ADD_PS 100u
-/* A byte of WORK that the caches do not hold: written, and read again for the sum, while chunks in
- * slots stay there. On one host the ranks' bytes and these share the memory; what comes from a
- * network that is much slower is written meanwhile. */
+/* A byte of WORK that the caches do not hold. It is written, and read again for the sum, while
+ * chunks in slots stay in the caches. On one host the ranks' bytes and these share the memory. Data
+ * from a much slower network is written meanwhile. */
 #define DTI_WORK_PS 500u
 #define DTI_WORK_HIDDEN_PS 2000u
-/* Slower links leave the processor time for messages and sums. But where a further message takes
- * this share of a first one or more, ranks share processors, and the bytes are slow by that. */
+/* Slower links leave the processor time for messages and sums. But if a further message takes at
+ * least this share of a first one, ranks share processors. Then that makes the bytes slow. */
 #define DTI_SLOW_LINK_PS 50u
 #define DTI_SHARED_PART 2u
 #define DTI_WORK_CACHED (256u << 10)
@@ -85,7 +85,8 @@ static uint64_t dti_bill_total(const dti_cost *k, const dti_bill *bill) {
     return dti_cost_add(bill->latency, busy);
 }
 
-/* A round of `messages` to different ranks, as many of them on this host as there are others. */
+/* A round of `messages` to different ranks. All other ranks of this host are among them, if there
+ * are that many messages. */
 static void dti_bill_round(const dti_cost *k, dti_bill *bill, uint32_t messages) {
     uint32_t near = DTI_MIN(k->each - 1, messages), far = messages - near;
     if (!messages)
@@ -99,7 +100,7 @@ static void dti_bill_bytes(dti_bill *bill, const dti_link_cost *link, uint64_t b
     bill->bytes = dti_cost_add(bill->bytes, dti_cost_bytes(link, bytes));
 }
 
-/* Sums of so many bytes; and what WORK of so many takes. */
+/* The time of the sums of this number of bytes, and of WORK of this number. */
 static void dti_bill_sum(dti_bill *bill, uint64_t bytes) {
     bill->processor = dti_cost_add(bill->processor, dti_cost_times(bytes, DTI_ADD_PS) / 1000);
 }
@@ -179,9 +180,9 @@ static uint64_t dti_cost_one_shot(const dti_cost *k) {
     return dti_bill_total(k, &bill);
 }
 
-/* The node of the tree over `size` ranks, and those below: where its right side is smaller, its
- * ranks serve several, as soon as they can, and receive from one: half of what a processor does
- * for bytes both ways. A host's ranks share its link above the host. Bytes and sums of few chunks
+/* The time of the node of the tree over `size` ranks, and of those below. If its right side is
+ * smaller, its ranks send to several and receive from one. That is half of a processor's work for
+ * bytes both ways. A host's ranks share its link above the host. Bytes and sums of few chunks
  * follow each other. */
 static uint64_t dti_cost_doubling_node(const dti_cost *k, uint32_t size) {
     if (size < 2)

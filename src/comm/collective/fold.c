@@ -1,11 +1,11 @@
 /* The tree over leaves that all-reduce sums in. Owns the order and the types; the loops are
- * fold_body.h's, compiled once per instruction set, all with the same bits. It refuses to know
- * who has the operands and how they came.
+ * fold_body.h's, compiled once per instruction set, all with the same bits. It must not know where
+ * operands are, or how they came.
  *
- * Cost: each operand is read once and the result written once. The tree is done block by block, so
- * that what lies between stays in the first-level cache: a block per level of the tree that is
- * waiting for its right side, on the stack. Sums of 2, 3, 4 and 8 float arrays take one pass.
- * AVX-512 was tried: floats came no faster, 16-bit floats 1.4 times, and no wire needs that. */
+ * Cost: each operand is read once and the result written once. The tree is computed block by block,
+ * so that partial sums stay in the first-level cache. The stack has a block for each level of the
+ * tree that waits for its right side. Sums of 2, 3, 4 and 8 float arrays take one pass. AVX-512 was
+ * tried: floats came no faster, 16-bit floats 1.4 times, and no wire needs that. */
 
 /* Bytes of a block in the type that is summed in. A frame of dti_fold_node has one; 2^24 operands,
  * 24 levels, stay below 64 KiB. */
@@ -71,7 +71,8 @@ typedef struct dti_fold_job {
     uint8_t out;      /* what is written */
     bool float_sum;   /* the kernels' `many` do the sums */
     bool direct;      /* every operand has the type that is summed in */
-    bool even;        /* operands have as many leaves each: which tree is known by their number */
+    bool even;        /* operands have the same number of leaves each: the number of operands gives
+                         the tree */
     bool round;       /* the last step divides or rounds */
     uint32_t divisor; /* of the last step; 1 = none */
     uint64_t at;      /* the block's first element */

@@ -1,7 +1,7 @@
-/* Sums of arrays in a fixed order: what all-reduce adds with. The order is a tree over leaves: n
- * leaves are split at the largest power of two below n, each side summed by itself, then left +
- * right. So the bits depend on the leaves alone, not on who held them or what arrived first, nor on
- * the CPU: nothing is fused or put in another order. */
+/* Sums of arrays in a fixed order, for all-reduce. The order is a tree over leaves. n leaves are
+ * split at the largest power of two below n; each side is summed by itself, then left + right. So
+ * the bits depend only on the leaves, not on ranks, order of arrival or CPU: nothing is fused or
+ * reordered. */
 
 /* The type that partial results have: f32 of 16-bit floats (sum, mean, product), i64 of integers'
  * mean, else the type itself. */
@@ -21,13 +21,12 @@ typedef struct dti_operand {
  *
  * dtype: the elements' type. finish: false writes sum_dtype partials; true divides a mean by
  * `divisor` (leaves of the whole operation), rounds to dtype and makes every NaN the canonical one:
- * quiet, positive, no payload. Of a NaN in partials only that it is one is promised.
- * Floats: a mean is divided in the sum's type. min and max are NaN where an operand is; of -0 and
- * +0 they give the one further left. Integers: sums and products wrap around; a mean is the int64
- * sum (of int64 it wraps) divided, cut towards zero.
- * out may be an operand's data, of as many or more bytes an element as out has; no other overlap.
- * Any alignment; never allocates; at most 64 KiB of stack. To be called between dti_fp_enter and
- * dti_fp_leave. */
+ * quiet, positive, no payload. Of a NaN in partials only that it is one is promised. Floats: a mean
+ * is divided in the sum's type. min and max are NaN where an operand is; of -0 and +0 they give the
+ * one further left. Integers: sums and products wrap around; a mean is the int64 sum (of int64 it
+ * wraps) divided, cut towards zero. out may be an operand's data, if that has at least as many
+ * bytes an element; no other overlap. Any alignment; never allocates; at most 64 KiB of stack. To
+ * be called between dti_fp_enter and dti_fp_leave. */
 static void dti_fold(void *out, const dti_operand *operands, uint32_t operand_count, uint64_t count,
                      dt_dtype dtype, dt_comm_reduction reduction, bool finish, uint32_t divisor);
 /* bf16 to float32; no overlap. */

@@ -1,8 +1,8 @@
-/* Loops of the folds for one instruction set: a pair of arrays into one, conversions between what
- * is summed and what is kept, and the sum of several float arrays in one pass. Included once per
- * set, with DTI_ISA(name) and DTI_FOLD_BYTES, the bytes of a vector. Pointers have any alignment.
- * Knows nothing of leaves. NaN is found by integers, and again where a comparison would do: no flag
- * of the host's can change those. */
+/* Loops of the folds for one instruction set. They fold a pair of arrays into one, convert between
+ * element and sum types, and sum several float arrays in one pass. Included once per set, with
+ * DTI_ISA(name) and DTI_FOLD_BYTES, the bytes of a vector. Pointers have any alignment. Knows
+ * nothing of leaves. NaN is found by integers, and again where a comparison would do: no flag of
+ * the host's can change those. */
 
 #define DTI_F(name) DTI_ISA(dti_fold_##name)
 #define DTI_HALF(name) DTI_F(name)

@@ -2,8 +2,8 @@
 
 enum { DTI_PER_RANK = 2 }; /* as many blocks as there are ranks */
 
-/* By dt_comm_kind. in, out: blocks of `count` elements that a rank has there, first of one that is
- * not the root, then of the root. The root of send and recv is their peer. */
+/* By dt_comm_kind. in, out: the number of blocks of `count` elements, first of a rank that is not
+ * the root, then of the root. The root of send and recv is their peer. */
 static const struct dti_kind {
     const char *name;
     uint8_t in[2], out[2];

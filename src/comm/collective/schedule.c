@@ -1,7 +1,7 @@
-/* What algorithms are written with: a builder that appends steps, sources and dependencies to a
- * dti_schedule, cuts counts into segments and leaves into subtrees, and knows how `in` lies to
- * `out`. It refuses to know any algorithm, and to move bytes. Arrays grow and are never given back
- * before dti_schedule_free, so a schedule that is built again allocates nothing. */
+/* The builder that algorithms use. It appends steps, sources and dependencies to a dti_schedule,
+ * and cuts counts into segments and leaves into subtrees. It knows the places of `in` and `out`. It
+ * must not know any algorithm, or move bytes. Arrays grow and are never given back before
+ * dti_schedule_free, so a schedule that is built again allocates nothing. */
 
 static void dti_schedule_clear(dti_schedule *s) {
     s->step_count = s->source_count = s->after_count = 0;

@@ -1,23 +1,23 @@
-/* A collective as data. An algorithm (algo_*.c) is a pure function from what was posted, the rank
- * and the size to a list of steps; it moves no byte. The engine runs steps, and tests run all
+/* A collective as data. An algorithm (algo_*.c) is a pure function from the posted operation, the
+ * rank and the size to a list of steps. It moves no byte. The engine runs steps, and tests run all
  * ranks' steps against each other without any network.
  *
  * Steps work on ranges of elements, cut into chunks of equally many elements (the last may be
- * shorter). What belongs together has the same range, so chunk c of one step can wait for chunk c
- * of another: that is how a result leaves while the rest is still coming in.
+ * shorter). Steps that depend on each other have the same range, so chunk c of one can wait for
+ * chunk c of another. So a result leaves while the rest is still coming in.
  *
- * A stream is what one rank sends to one other in one step: the sender's and the receiver's step
- * have the same stream number, dtype and count. Numbers are unique per ordered pair of ranks.
+ * A stream is the data that one rank sends to one other in one step. The sender's and the
+ * receiver's step have the same stream number, dtype and count. Numbers are unique per ordered pair
+ * of ranks.
  *
  * Where bytes land: IN and OUT are the user's; WORK is scratch of the operation that holds whole
  * ranges; a SLOT step has room for a few chunks only, which a FOLD takes and gives back. A stream
- * into slots must be one whose sender needs nothing from anybody (its source is IN): slots are
- * assigned to one operation at a time, once all its senders have posted it, so no circle of waiting
- * can close.
+ * into slots must have IN as its source, so its sender needs no data from others. Slots belong to
+ * one operation at a time, once all its senders have posted it. So slots cannot deadlock.
  *
- * In place: `in` may be `out`. A RECV or FOLD into OUT over bytes that a SEND reads from IN must
- * not be able to happen before that SEND's chunk has gone: either `after` says so, or what arrives
- * can only have been made from what was sent (then say so in the algorithm's file). */
+ * In place: `in` may be `out`. Let a RECV or FOLD write to OUT where a SEND reads IN. It must not
+ * happen before that SEND's chunk has gone. Either `after` ensures that, or the arriving data was
+ * made from the sent data; then the algorithm's file explains it. */
 
 typedef enum dti_schedule_step_kind {
     DTI_SCHEDULE_SEND, /* place -> peer */
@@ -103,9 +103,8 @@ typedef struct dti_collective {
  * failed, and further calls are harmless. */
 static void dti_schedule_clear(dti_schedule *s);
 static void dti_schedule_free(dti_base *base, dti_schedule *s);
-/* Whether b's schedule is a's, so that one already built can be run again: buffers matter only by
- * how `in` lies to `out`. The leaves are compared by address: forget a schedule when they
- * change. */
+/* Whether b can run a's schedule again. Of the buffers only the place of `in` relative to `out`
+ * matters. The leaves are compared by address: forget a schedule when they change. */
 static bool dti_schedule_same(const dti_collective *a, const dti_collective *b);
 
 /* How `in` lies to `out`. OWN: one is at this rank's block of the other. */
@@ -172,16 +171,16 @@ static uint32_t dti_collective_spans(const dti_collective *c, uint32_t rank,
                                      dt_comm_span spans[DTI_TREE_SPANS]);
 static uint8_t dti_in_dtype(const dti_collective *c);
 
-/* A group's `local`: the largest power of two that divides the number of its ranks on each host,
- * where that is the same on all of at least two hosts and it takes them in order; else 1. each: of
- * the world's ranks on a host, which are in order there (1: not known); ranks: [size] those of the
- * group in the world, ascending, NULL = all. */
+/* A group's `local`: the largest power of two that divides the number of its ranks on each host.
+ * That number must be the same on at least two hosts, with ranks in order; else 1. each: the
+ * world's consecutive ranks on a host (1: not known). ranks: [size] the group's ranks in the world,
+ * ascending; NULL = all. */
 static uint32_t dti_local_of(uint32_t each, const uint32_t *ranks, uint32_t size);
 /* And its `each`. */
 static uint32_t dti_each_of(uint32_t each, const uint32_t *ranks, uint32_t size);
 
-/* For gather and all-gather: how this rank's block gets to its place in OUT, if it is not there,
- * and where it is sent from. */
+/* For gather and all-gather: moves this rank's block to its place in OUT if it is elsewhere.
+ * Returns the place that it is sent from. */
 typedef struct dti_block {
     dti_stretch at;
     uint32_t copy; /* sends from `at` come after this step; DTI_NO_STEP: at once */

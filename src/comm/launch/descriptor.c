@@ -1,6 +1,6 @@
-/* A descriptor that a launcher hands down, with a key in it. Both kinds, files and pipes, stay
- * open, so that the number is never another file's while the environment names it, and close at
- * exec. A file is read from its start, as often as asked and by all ranks; a pipe once. */
+/* A descriptor that a launcher hands down, with a key in it. Files and pipes stay open, so the
+ * number never becomes another file's while the environment names it. They close at exec. A file is
+ * read from its start, any number of times, by all ranks; a pipe once. */
 
 /* A pipe is filled before this process starts. */
 #define DTI_DESCRIPTOR_MS 5000

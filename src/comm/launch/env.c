@@ -43,8 +43,8 @@ static bool dti_env_meet_master(dti_env_reader *r) {
                        "MASTER_PORT");
 }
 
-/* The step's first host, and ports that its jobs are unlikely to share: rank 0 takes the first free
- * one. Who finds another job there sees it by the job's name in the hello, and tries the next. */
+/* The step's first host, and ports that its jobs are unlikely to share. Rank 0 takes the first free
+ * one. A rank that finds another job there, by the job's name in the hello, tries the next. */
 static bool dti_env_meet_slurm(dti_env_reader *r) {
     const char *list = dti_env_get(r, "SLURM_STEP_NODELIST");
     char host[201];

@@ -1,6 +1,5 @@
-/* The environment as it is read: where its values come from, the launchers whose variables are
- * known, and what has been found so far. env_value.c reads single variables, launcher.c finds whose
- * set counts, env.c makes a desc of it. */
+/* Reading the environment: the source of its values, the known launchers, and the findings so far.
+ * env_value.c reads single variables, launcher.c finds the launcher, env.c makes a desc of it. */
 
 /* X(id, name for DTRAIN_LAUNCHER, rank, world size, local rank, local size); the order is the
  * precedence. PMIx has its size in its store, Slurm its local size in a list; "" = none. */

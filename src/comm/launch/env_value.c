@@ -1,6 +1,6 @@
-/* Variables of the environment, one at a time: numbers and texts, and those of dtrain's own name.
- * It refuses numbers with anything behind them, values that would be cut, and two secrets at once;
- * an error's text quotes a value short and harmless, and a secret never. The first error stays. */
+/* Variables of the environment, one at a time: numbers, texts, and dtrain's own variables. It
+ * refuses numbers with anything after them, values that would be cut, and two secrets at once. An
+ * error's text quotes a value short and printable, and never a secret. The first error stays. */
 
 /* ---- values */
 
@@ -14,7 +14,7 @@ static bool dti_env_fail(dti_env_reader *r, const char *format, ...) {
     return false;
 }
 
-/* An empty variable counts as none: manifests and scripts leave such behind. */
+/* An empty variable counts as not set: manifests and scripts leave some behind. */
 static const char *dti_env_get(const dti_env_reader *r, const char *name) {
     const char *value = *name ? r->env->get(r->env->user, name) : NULL;
     return value && *value ? value : NULL;
@@ -34,7 +34,7 @@ static dti_quoted dti_env_quote(const char *value) {
     return q;
 }
 
-/* Digits alone, all of them; no sign, no space. */
+/* Only digits, all of them; no sign, no space. */
 static bool dti_env_parse(const char *text, uint64_t most, uint64_t *value) {
     return dti_digits(&text, most, value) && !*text;
 }

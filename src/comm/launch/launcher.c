@@ -1,10 +1,10 @@
-/* Whose variables say which rank this is. It knows the sets of the launchers in env.h, takes the
- * first complete one, and refuses what would make ranks wait for each other forever: half a set,
- * and two sets that disagree. The sources are the launchers' own, named at each.
+/* Finds the launcher whose variables give this rank. It knows the sets of the launchers in env.h
+ * and takes the first complete one. It refuses half a set, and two sets that disagree, because
+ * ranks would wait for each other forever. Each set names its source, the launcher's own code.
  *
- * A launcher may run inside another one, torchrun or mpirun below srun for one: then the outer
- * one's set speaks of the inner one's daemons and disagrees by right. dti_launcher_is_outer() says
- * when that is certain; otherwise DTRAIN_LAUNCHER decides. */
+ * A launcher may run inside another one, such as torchrun or mpirun below srun. Then the outer
+ * one's set describes the inner one's daemons, and may disagree. dti_launcher_is_outer() finds
+ * certain cases; otherwise DTRAIN_LAUNCHER decides. */
 
 /* ---- the launchers' sets */
 
@@ -33,8 +33,8 @@ static int64_t dti_slurm_tasks(const char *list, uint64_t node) {
     return -1;
 }
 
-/* PET_* are torchrun's own settings. Without torchrun they are a set only where each pod is one
- * rank: a fixed number of pods, and one process in each ("auto": as many as torchrun would
+/* PET_* are torchrun's own settings. Without torchrun they are a set only if each pod is one rank.
+ * That is a fixed number of pods, with one process in each ("auto": the number that torchrun would
  * choose). */
 static bool dti_env_read_pet(dti_env_reader *r, dti_launched *set) {
     const char *nodes = dti_env_get(r, "PET_NNODES");
@@ -71,12 +71,12 @@ static bool dti_env_read_set(dti_env_reader *r, int id) {
             set->local_size = dti_slurm_tasks(tasks, node);
     }
     if (id == DTI_LAUNCHER_INDEX && dti_env_get(r, "DTRAIN_RANK"))
-        *set = (dti_launched){-1, -1, -1, -1, false}; /* the rank is said better */
+        *set = (dti_launched){-1, -1, -1, -1, false}; /* another variable has the rank */
     return true;
 }
 
-/* PMIx has no variable for the size. Its library is asked only where it would be the one chosen: a
- * rank's connection is not to be taken by each of a torchrun's workers below it. */
+/* PMIx has no variable for the size. Its library is asked only if PMIx would be chosen. Else each
+ * worker of a torchrun below would take the rank's connection. */
 static void dti_env_complete_pmix(dti_env_reader *r) {
     dti_launched *pmix = &r->launch[DTI_LAUNCHER_PMIX], *slurm = &r->launch[DTI_LAUNCHER_SLURM];
     uint32_t rank = 0, size = 0;
@@ -97,9 +97,9 @@ static void dti_env_complete_pmix(dti_env_reader *r) {
 
 /* ---- which set */
 
-/* Whether `outer` speaks of the daemons or agents of `inner`'s launcher. torchrun says how many
- * agents it has. mpirun and Hydra start one daemon on each node of a Slurm job by srun: a step with
- * one task a node, below a launcher that counts the ranks of a node itself. */
+/* Whether `outer` describes the daemons or agents of `inner`'s launcher. torchrun reports its
+ * number of agents. mpirun and Hydra start one daemon on each node of a Slurm job by srun. That is
+ * a step with one task per node, below a launcher that counts the ranks of a node itself. */
 static bool dti_launcher_is_outer(const dti_env_reader *r, int inner, int outer) {
     const dti_launched *in = &r->launch[inner], *out = &r->launch[outer];
     const char *agents = dti_env_get(r, "GROUP_WORLD_SIZE");
@@ -112,8 +112,8 @@ static bool dti_launcher_is_outer(const dti_env_reader *r, int inner, int outer)
            dti_env_parse(nodes, DTI_WORLD_MAX, &count) && (int64_t)count == out->size;
 }
 
-/* torch's names are common ones, and scripts set some of them by hand: what there is of them has to
- * agree also where the set is not complete. */
+/* torch's names are common, and scripts set some of them by hand. So those that are set must agree
+ * even if the set is not complete. */
 static bool dti_launches_agree(const dti_env_reader *r, int chosen, int other) {
     const dti_launched *a = &r->launch[chosen], *b = &r->launch[other];
     if (!b->complete && other != DTI_LAUNCHER_TORCH)
@@ -201,8 +201,8 @@ static bool dti_env_check_own(dti_env_reader *r) {
     return dti_env_fail_incomplete(r, DTI_LAUNCHER_DTRAIN);
 }
 
-/* Kubeflow's PyTorchJob v1 counts all processes in WORLD_SIZE, but RANK is the pod's: only torchrun
- * in the pod makes ranks of it, and that sets LOCAL_RANK. */
+/* Kubeflow's PyTorchJob v1 counts all processes in WORLD_SIZE, but RANK is the pod's. Only torchrun
+ * in the pod makes ranks of it, and sets LOCAL_RANK. */
 static bool dti_env_check_pytorch_job(dti_env_reader *r) {
     const char *each = dti_env_get(r, "PET_NPROC_PER_NODE");
     uint64_t count;

@@ -1,8 +1,8 @@
 /* Host lists as Slurm writes them: "n1,n[01-03,7,010-012],rack[1-2]node[1,5]". A comma outside
  * brackets separates names; a bracket group is a list of numbers, ranges of numbers (a number is as
  * wide as the first of its range, by zeros), letters, ranges of letters or words; a name may have
- * several groups, and the last one turns fastest. This file counts the names and gives one of them:
- * nothing is expanded, so a list of 2^60 names costs no more than one name. It refuses what is
+ * several groups, and the last one turns fastest. This file counts the names and gives one of them.
+ * Nothing is expanded, so a list of 2^60 names costs no more than one name. It refuses what is
  * malformed (empty names and groups, brackets in brackets, ranges that fall) and what has more than
  * 2^63 - 1 names. The input may be anything; each call reads it a fixed number of times. */
 
@@ -28,7 +28,7 @@ static bool dti_is_host_char(char c) {
     return dti_is_digit(c) || dti_is_letter(c) || c == '-' || c == '_' || c == '.';
 }
 
-/* The whole number at *at, which goes behind its digits. False: there is none, or one above
+/* The whole number at *at, which moves to after its digits. False: not a number, or one above
  * `most`. */
 static bool dti_digits(const char **at, uint64_t most, uint64_t *value) {
     const char *first = *at;
@@ -48,7 +48,7 @@ static bool dti_digits_of(const char *text, size_t size, size_t digits, uint64_t
     return size <= digits && dti_digits(&text, most, value) && text == end;
 }
 
-/* Reads the item at *at and moves behind it: to ',' or ']'. */
+/* Reads the item at *at and moves after it: to ',' or ']'. */
 static bool dti_nodelist_item_read(const char **at, dti_nodelist_item *item) {
     const char *first = *at, *end = first;
     while (dti_is_digit(*end) || dti_is_letter(*end))
@@ -66,7 +66,7 @@ static bool dti_nodelist_item_read(const char **at, dti_nodelist_item *item) {
     if (item->letters) {
         item->first = (unsigned char)*first;
         to = (unsigned char)*last;
-        if (!dti_is_letter(*last) || (to ^ item->first) & 0x20) /* "Z-a" is no range */
+        if (!dti_is_letter(*last) || (to ^ item->first) & 0x20) /* "Z-a" is not a range */
             return false;
     } else if (!dti_digits_of(first, item->width, 18, UINT64_MAX, &item->first) ||
                !dti_digits_of(last, (size_t)(end - last), 18, UINT64_MAX, &to)) {
@@ -76,8 +76,8 @@ static bool dti_nodelist_item_read(const char **at, dti_nodelist_item *item) {
     return to >= item->first;
 }
 
-/* Counts the group at *at, which is at its '[', and moves behind its ']'. With `out`, gives also
- * the item that has the index-th name and makes *index the place in it. */
+/* Counts the group at *at, which is at its '[', and moves after its ']'. With `out`, also gives the
+ * item that has the index-th name, and makes *index the place in it. */
 static bool dti_nodelist_group(const char **at, uint64_t *count, uint64_t *index,
                                dti_nodelist_item *out) {
     *count = 0;
@@ -100,7 +100,7 @@ static bool dti_nodelist_group(const char **at, uint64_t *count, uint64_t *index
     return true;
 }
 
-/* Counts the name at *at and moves behind it: to ',' or the end. */
+/* Counts the name at *at and moves after it: to ',' or the end. */
 static bool dti_nodelist_name(const char **at, uint64_t *count) {
     const char *start = *at;
     *count = 1;

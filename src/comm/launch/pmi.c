@@ -1,13 +1,13 @@
 /* A client of PMI-1, by which Hydra (MPICH, Intel MPI, MVAPICH) and `srun --mpi=pmi2` let their
- * processes exchange texts: lines of "name=value" words on an inherited socket. Just enough for
- * rank 0 to tell all others where it listens, and with which key: the launcher's channel is as
+ * processes exchange texts. They are lines of "name=value" words on an inherited socket. It has
+ * just enough for rank 0 to send its address and key to all others. The launcher's channel is as
  * private as the launcher. PMI-2 is not needed: Slurm's plugin of that name speaks PMI-1 too
  * (tested with 22.05). Messages by Balaji et al., "PMI: A Scalable Parallel Process-Management
  * Interface" (EuroMPI 2010), and as MPICH 4.0 and Slurm 22.05 answer them.
  *
- * A process can do this once: it must say "finalize", for Hydra calls a program that ends without
- * it failed, and after that both close the socket. A program that calls MPI itself needs PMI for
- * that, and another way for its ranks to meet. */
+ * A process can do this once. It must send "finalize", or Hydra regards the program as failed; then
+ * both close the socket. A program that calls MPI itself needs PMI for that, and another way for
+ * its ranks to meet. */
 
 #define DTI_PMI_LINE 2048
 /* What values may hold differs between launchers; hex digits all take. */

@@ -1,8 +1,8 @@
 /* A client of PMIx, by which Open MPI, PRRTE and `srun --mpi=pmix` let their processes exchange
- * texts. The library is the site's own, loaded when a launcher's variables ask for it, so nothing
- * is needed to build dtrain or to run it elsewhere. The declarations are the few that we need, by
- * the PMIx standard (the layout of these three types is the same since version 3; checked against
- * the headers of 4.2.2).
+ * texts. The site's library is loaded if a launcher's variables ask for it. So dtrain needs nothing
+ * to be built, or to run elsewhere. The declarations are the few that we need, by the PMIx standard
+ * (the layout of these three types is the same since version 3; checked against the headers of
+ * 4.2.2).
  *
  * PMIx counts its users: a program that calls MPI as well shares its one connection. The library
  * has a thread of its own for as long as it is in use. */
@@ -115,7 +115,7 @@ static bool dti_pmix_job(void *user, uint32_t *rank, uint32_t *size) {
     return ok;
 }
 
-/* The runtime's own time limit; whoever waits for a rank that never comes gets an error from it. */
+/* The runtime's own time limit. A rank that waits for a missing one gets an error from it. */
 static dti_pmix_info dti_pmix_timeout(int timeout_ms) {
     dti_pmix_info info = {.key = "pmix.timeout", .value = {.type = DTI_PMIX_INT}};
     info.value.data.integer = timeout_ms / 1000 + 1;
@@ -145,9 +145,8 @@ static int dti_pmix_get(dti_pmix *pmix, const char *key, const dti_pmix_info *li
     return ok ? 0 : -1;
 }
 
-/* All ranks call it; each gets rank 0's text. Again in the same process gives the new text (with
- * 4.2.2 under mpirun and srun), unless MPI keeps the library open: then its cache may have the
- * old. */
+/* All ranks call it; each gets rank 0's text. A second call in a process gives the new text (4.2.2,
+ * mpirun and srun). But if MPI keeps the library open, its cache may have the old text. */
 static dt_result dti_pmix_exchange(dti_base *base, uint32_t rank, int timeout_ms, char *mine,
                                    char *of_rank0, size_t room) {
     static const char key[] = "dtrain";

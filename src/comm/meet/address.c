@@ -1,8 +1,7 @@
-/* Where a rank can be reached: names to addresses, the address by which this host reaches another,
- * and the bytes in which ranks tell each other. A rank listens on exactly the addresses that it
- * publishes: those of the interfaces that were chosen, else the one from which packets to the
- * meeting point leave (asked of the system with an unconnected socket, not guessed from a host
- * name). */
+/* Addresses of ranks: names to addresses, the address by which this host reaches another, and the
+ * bytes that ranks exchange them as. A rank listens on exactly the addresses that it publishes.
+ * They are those of the chosen interfaces, else the one from which packets to the rendezvous leave.
+ * The system reports that for an unconnected socket; it is not guessed from a host name. */
 
 #if DTI_TCP
 
@@ -88,7 +87,7 @@ static bool dti_addresses_add(dti_addresses *list, const struct sockaddr *sock, 
 
 /* ---- names */
 
-/* Ports that follow the last one begin anew there. */
+/* Ports after the last one start there again. */
 #define DTI_BINDING_WRAP 61440
 
 typedef struct dti_endpoint {
@@ -101,8 +100,8 @@ static int dti_endpoint_port(const dti_endpoint *e, int candidate) {
     return port > 65535 ? port - 65536 + DTI_BINDING_WRAP : port;
 }
 
-/* Behind `scheme`: "host:port", "[::1]:port", "host:port+16": 16 candidates. False = not of that
- * form. */
+/* Reads the text after `scheme`: "host:port", "[::1]:port", "host:port+16": 16 candidates. False =
+ * not of that form. */
 static bool dti_endpoint_parse(const char *scheme, const char *text, dti_endpoint *e) {
     size_t skip = strlen(scheme);
     if (strncmp(text, scheme, skip) != 0)
@@ -236,7 +235,8 @@ static void dti_interface_addresses(const char *pattern, dti_addresses *out) {
 }
 #endif
 
-/* Of who dialled a connection, without the port: DTI_SOURCE_BYTES. 0: this host, or not known. */
+/* The address of the side that dialled a connection, without the port: DTI_SOURCE_BYTES. 0: this
+ * host, or not known. */
 static void dti_address_source(int fd, uint8_t source[8]) {
     static const uint8_t mapped[12] = {[10] = 0xFF, [11] = 0xFF}; /* IPv4 in IPv6 */
     dti_address from = {.bytes = sizeof from.sock};

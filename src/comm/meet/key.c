@@ -1,20 +1,20 @@
-/* The job's key: 32 bytes of chance that every rank has before it connects. It comes from the
- * desc, from a file, or over the launcher's own channel; ranks of one host that were given none
- * share one through a file. It refuses passphrases, which whoever records a handshake could guess,
- * files that others can read or change, and several hosts without a key. No text of an error shows
- * any of it.
+/* The job's key: 32 random bytes that every rank has before it connects. It comes from the desc,
+ * from a file, or over the launcher's own channel. Ranks of one host without a key share one
+ * through a file. It refuses files that others can read or change, and several hosts without a key.
+ * It also refuses passphrases, which could be guessed from a recorded handshake. No error text
+ * shows any of it.
  *
- * The file of one host. Rank 0 makes a key, writes it to a new file (O_EXCL, 0600) in a folder
- * that is its user's alone, locks that file, and renames it to a name made of job, attempt and
- * rendezvous. The lock says that its writer lives: the others take the first file of that name
- * whose lock they cannot get. What a crashed run left behind is not locked, since locks go with
- * their process, so nobody reads a stale key, and rank 0's rename replaces it. When all have
- * joined, rank 0 removes the file: dti_key_forget(). Rank 0 does this after it has its listening
- * socket or rendezvous file, so two jobs of one name never both write. Folders: /run/user/UID,
- * which is $XDG_RUNTIME_DIR wherever that is set, and else /tmp/dtrain-UID; not by the variable
- * itself, which ranks from different sessions may have or not. The others look in both. If the
- * second name is not this user's folder with mode 700, folders named /tmp/dtrain-UID-* take its
- * place; rank 0 makes one of a random name. */
+ * The file of one host. Rank 0 writes a key to a new file (O_EXCL, 0600) in a folder that only its
+ * user can enter. It locks that file, and renames it to a name made of job, attempt and rendezvous.
+ * The lock shows that its writer lives: the others take the first file of that name whose lock they
+ * cannot get. A crashed run's file is not locked, as locks end with their process. So nobody reads
+ * a stale key, and rank 0's rename replaces it. When all have joined, rank 0 removes the file:
+ * dti_key_forget(). Rank 0 does this after it has its listening socket or rendezvous file, so two
+ * jobs of one name never both write. Folders: /run/user/UID, which is $XDG_RUNTIME_DIR wherever
+ * that is set, and else /tmp/dtrain-UID. The variable itself is not read, as ranks from different
+ * sessions may have it or not. The others look in both. If the second name is not this user's
+ * folder with mode 700, folders named /tmp/dtrain-UID-* take its place; rank 0 makes one of a
+ * random name. */
 
 #define DTI_KEY_BYTES 32
 #define DTI_KEY_HOW "Make one with: openssl rand -hex 32"
@@ -114,7 +114,7 @@ static dt_result dti_key_read_file(dti_base *base, const char *path, uint8_t key
 
 /* ---- the file of one host */
 
-/* The folder's descriptor; -1 = there is none that is this user's alone (ENOENT: none at all). */
+/* The folder's descriptor; -1 = no folder that only this user can enter (ENOENT: no folder). */
 static int dti_key_folder(const char *path, bool make) {
     struct stat folder;
     if (make && mkdir(path, 0700) != 0 && errno != EEXIST)
@@ -285,7 +285,7 @@ static dt_result dti_key_publish(dti_base *base, const dti_key_folders *folders,
         folders->path[1], strerror(errno));
 }
 
-/* Without a thread or a signal that could tell, looking every 10 ms has to do: it is once a job. */
+/* No thread or signal could report the file, so it looks every 10 ms. It is once a job. */
 static dt_result dti_key_await(dti_base *base, const dti_key_folders *folders, const char *name,
                                int timeout_ms, uint8_t key[DTI_KEY_BYTES]) {
     uint64_t start = dti_now_ns(), limit = (uint64_t)timeout_ms * 1000000;

@@ -1,17 +1,17 @@
-/* How the ranks of a job find rank 0. What it gives is at least one listening socket of this rank's
- * own and, at the others, addresses of rank 0, looked up anew at each try: a name may come into
- * being late, a file or a store may be of an earlier run. It decides nothing about who may join:
- * whatever answers at an address has to prove the key. Groups that are made one after another at
- * one place are told apart by desc.attempt alone.
+/* How the ranks of a job find rank 0. It gives at least one listening socket of this rank, and for
+ * other ranks the addresses of rank 0. They are looked up again at each try: a name may be
+ * registered late, a file or a store may be of an earlier run. It does not decide about joining:
+ * whatever answers at an address has to prove the key. Only desc.attempt distinguishes groups made
+ * one after another at one place.
  *
- *   tcp://host:port       rank 0 listens at each address of the name that is this host's (if there
- *                         is none, as behind a service's name, at the interfaces that were chosen)
+ *   tcp://host:port       rank 0 listens at each address of the name that is this host's (without
+ *                         one, as for a service's name, at the chosen interfaces)
  *   tcp://host:port+16    the same at the first of 16 ports that is free; the others try them all
- *   file:///path          rank 0 writes its addresses there, under a new name that is then renamed,
- *                         and removes the file when all have joined, or it gives up; a file that is
+ *   file:///path          rank 0 writes its addresses there, by a new file that it renames,
+ *                         and removes the file when all have joined, or it gives up; one that is
  *                         neither empty nor of this form stays, and is an error
  *   tcpstore://host:port  rank 0 leaves them in PyTorch's store, as torchrun has one
- *   pmix:  pmi:N          rank 0 gives them, and the key, to the launcher; that tells the others */
+ *   pmix:  pmi:N          rank 0 gives them, and the key, to the launcher, which gives them to all */
 
 #if DTI_TCP
 
@@ -41,8 +41,8 @@ typedef struct dti_rendezvous {
     char told[DTI_RENDEZVOUS_TEXT]; /* by launcher or store: endpoints, space-separated */
     char why[192];                  /* the newest look found nothing */
     int looks;
-    /* Several ports: which of them rank0.at[i] is, what it connected to last (index + 1), and at
-     * which something answers that is not our rank 0, as far as is known. */
+    /* Several ports: the port of rank0.at[i], the last connected one (index + 1), and the ports at
+     * which something else answers. */
     uint8_t candidate[DTI_ADDRESSES_MAX];
     int connected, turn;
     uint64_t others;
@@ -135,8 +135,8 @@ static bool dti_rendezvous_is_literal(const char *host) {
            !strncmp(host, "localhost", 9);
 }
 
-/* Rank 0 at one port, on all addresses or, if something else has it on any of them, on none: the
- * others would find that. */
+/* Rank 0 listens at one port on all addresses. If something else has the port on any of them, it
+ * listens on none, because other ranks would find that. */
 static void dti_rendezvous_listen_named(dti_rendezvous *r, const dti_addresses *found, int port) {
     bool outside = false;
     r->in_use = false;
@@ -210,7 +210,7 @@ static void dti_rendezvous_parse(dti_rendezvous *r, char *text) {
 
 /* ---- file:// */
 
-/* The first line; it tells another job's file and another attempt's. */
+/* The first line. It distinguishes files of other jobs and attempts. */
 static size_t dti_rendezvous_line(const dt_comm_desc *d, char line[128]) {
     return (size_t)snprintf(line, 128, "dtrain %llu %s\n", (unsigned long long)d->attempt, d->job);
 }
@@ -225,8 +225,8 @@ static size_t dti_rendezvous_mine_text(const dti_rendezvous *r, char text[DTI_RE
     return size + 1;
 }
 
-/* The file's first bytes, up to one more than rank 0 writes; -1: see *why, and with errno ENOENT
- * there is none. */
+/* The file's first bytes, up to one more than rank 0 writes. -1: see *why; errno ENOENT: no
+ * file. */
 static ssize_t dti_rendezvous_content(const char *path, char text[DTI_RENDEZVOUS_TEXT + 1],
                                       const char **why) {
     uint64_t size;
@@ -268,7 +268,7 @@ static dt_result dti_rendezvous_publish(dti_base *base, dti_rendezvous *r) {
     return result ? dti_fail(base, result, "rendezvous file %s", base->error) : DT_OK;
 }
 
-/* All ranks have joined, or it is given up: the file is of no more use, if it still is ours. */
+/* All ranks have joined, or rank 0 gave up: removes the file, if it still is ours. */
 static void dti_rendezvous_done(dti_rendezvous *r) {
     char text[DTI_RENDEZVOUS_TEXT + 1], mine[DTI_RENDEZVOUS_TEXT];
     const char *path = dti_rendezvous_path(r->desc), *why;
@@ -371,9 +371,9 @@ static dt_result dti_rendezvous_store_await(dti_base *base, dti_rendezvous *r) {
 
 /* ---- both sides */
 
-/* Several ports. First the one that rank 0 most likely has: the first one at which nothing else
- * answered. Behind it a few others in turn, so that all are tried within some tries and, where
- * packets vanish, none waits for all. */
+/* Several ports. First comes the most likely port of rank 0: the first one at which nothing else
+ * answered. A few others follow in turn. So all are tried within some tries, and vanished packets
+ * delay only these. */
 static void dti_rendezvous_candidates(dti_rendezvous *r, const dti_addresses *found) {
     int addresses = DTI_MIN(found->count, DTI_ADDRESSES_MAX / DTI_RENDEZVOUS_CANDIDATES);
     int ports = r->at.ports, first = 0;
@@ -435,8 +435,8 @@ static void dti_rendezvous_look(dti_rendezvous *r) {
     else if (r->place == DTI_MEET_FILE)
         dti_rendezvous_read(r);
     else {
-        /* What was told may be of an earlier group of this job: at a second look it is asked for
-         * anew. The launcher can be asked but once. */
+        /* The text may be of an earlier group of this job, so a second look asks for it again. The
+         * launcher can be asked only once. */
         if (DTI_HAS_LAUNCHERS && r->place == DTI_MEET_STORE && r->looks > 0)
             dti_rendezvous_store_get(r, DTI_MIN(dti_now_ns() + DTI_KV_LOOK_NS, r->deadline));
         memcpy(text, r->told, sizeof text);
@@ -531,8 +531,8 @@ static dt_result dti_rendezvous_listen_first(dti_base *base, dti_rendezvous *r) 
     return dti_rendezvous_listened(base, r);
 }
 
-/* Gets the key: from where it does not matter who reads what rank 0 publishes, or through the
- * launcher. Then the others are told, or asked for. */
+/* Gets the key, through the launcher or another way. In the latter case any process may read rank
+ * 0's publication. Then rank 0 publishes its address, and the others ask for it. */
 static dt_result dti_rendezvous_meet(dti_base *base, dti_rendezvous *r, uint8_t key[32],
                                      bool *have_key, dti_key_share *share) {
     const dt_comm_desc *d = r->desc;

@@ -1,6 +1,6 @@
-/* A client of PyTorch's TCPStore, by which torchrun's agent lets its processes exchange texts. Just
- * enough for rank 0 to leave a text and for the others to wait for it; who can reach the store can
- * read and change all of it, so no secret goes there.
+/* A client of PyTorch's TCPStore, by which torchrun's agent lets its processes exchange texts. It
+ * has just enough for rank 0 to leave a text and for the others to wait for it. Any process that
+ * reaches the store can read and change all of it, so no secret goes there.
  *
  * A message is a command of one byte and its arguments; a text is its size in 8 bytes and the text;
  * numbers are little-endian as on all hosts that PyTorch supports. Commands, up to PyTorch 2.0:
@@ -10,10 +10,10 @@
  *   WAIT 5        number of keys, keys: one byte 0, when all are there
  *   GETNUMKEYS 6  8 bytes
  *
- * Newer ones have the numbers shifted by one, and say first 0, VALIDATE, with a magic number of 4
- * bytes; what does not begin so they leave unanswered, or close. No message asks for the version. A
- * VALIDATE with four GETNUMKEYS behind it tells: newer stores answer the four; older ones take it
- * for a SET whose key has 5e17 bytes, have no memory for that, and close the connection. As PyTorch
+ * Newer ones have the numbers shifted by one, and expect first 0, VALIDATE, with a magic number of
+ * 4 bytes. They do not answer anything else, or close. No message asks for the version. But a
+ * VALIDATE with four GETNUMKEYS after it shows it: newer stores answer the four. To older ones it
+ * is a SET whose key has 5e17 bytes; they lack memory for it, and close the connection. As PyTorch
  * 1.13 and 2.9 answer, the latter with and without libuv. */
 
 #if DTI_TCP
@@ -22,7 +22,7 @@
 #define DTI_KV_MESSAGE 1280 /* the longest that is sent */
 #define DTI_KV_ANSWER_NS 5000000000u
 #define DTI_KV_CONNECT_NS 2000000000u
-#define DTI_KV_KEYS_MAX ((uint64_t)1 << 40) /* more are no answer of a store */
+#define DTI_KV_KEYS_MAX ((uint64_t)1 << 40) /* a store has fewer keys than this */
 
 /* As the older ones are numbered. */
 typedef enum dti_kv_command {
@@ -149,8 +149,8 @@ static dt_result dti_kv_greet(dti_kv *s, const char *host, int port) {
     return dti_kv_counts(s, 1);
 }
 
-/* Until there is a store that answers, or the time is up: an agent may start after its ranks' hosts
- * and names may come into being late. What answers but is none is an error at once. */
+/* Tries until a store answers, or the time is up. An agent may start after its ranks, and names may
+ * be registered late. Another server that answers is an error at once. */
 static dt_result dti_kv_open(dti_kv *s, const char *host, int port, uint64_t deadline) {
     uint64_t pause = 50000000;
     *s = (dti_kv){.fd = -1, .deadline = deadline};

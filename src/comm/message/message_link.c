@@ -1,5 +1,5 @@
-/* The state of one connection of a message server: its handshake, the message that is being sent
- * and the one that is arriving, and its end. It has no socket: message_server.c moves the bytes. */
+/* The state of one connection of a message server: its handshake, its outgoing and incoming
+ * message, and its end. It has no socket: message_server.c moves the bytes. */
 
 /* ---- the end */
 

@@ -5,7 +5,7 @@
 
 #define DTI_MESSAGE_LINK_PIECE 65536u
 #define DTI_MESSAGE_LINK_WORLD 65535u  /* the world size that hellos have */
-#define DTI_MESSAGE_LINK_CLIENT 65534u /* the rank of whoever dials; a server's is its place */
+#define DTI_MESSAGE_LINK_CLIENT 65534u /* the rank of every client; a server's is its index */
 
 typedef struct dti_message_link {
     dti_link link; /* its handshake, seals and buffers */

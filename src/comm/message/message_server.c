@@ -1,8 +1,8 @@
-/* The sockets of a message server: it listens, dials, and moves bytes between them and connections
- * (message_link.c), without a thread of its own. A peer that has not proved that it has the key
- * holds a connection for 5 s at most. When all connections are taken, one of the address that holds
- * most is closed for the next, as between ranks. Connections that end without a proof are counted,
- * and logged now and then. A connection's end is reported once. */
+/* The sockets of a message server. It listens, connects, and moves bytes between sockets and
+ * connections (message_link.c), without its own thread. A peer that has not proved that it has the
+ * key holds a connection for 5 s at most. When all connections are taken, one of the address that
+ * holds most is closed for the next, as between ranks. Connections that end without a proof are
+ * counted, and logged now and then. A connection's end is reported once. */
 
 #if DTI_TCP
 
@@ -25,7 +25,7 @@ static void dti_message_server_stranger(dti_message_server *server, const dti_li
         dti_core_note_refusal(&server->core, link->from, "a connection was refused: %s", why);
 }
 
-/* Tells the application, unless nobody knew of it. */
+/* Reports the end to the application, unless it did not know of the connection. */
 static void dti_message_server_over(dti_message_server *server, dti_message_server_conn *c) {
     const dti_message_link *ml = &c->message_link;
     char why[sizeof ml->why];
@@ -276,7 +276,7 @@ static void dti_message_server_move(dti_message_server *server, dti_message_serv
         dti_message_server_read(server, c);
 }
 
-/* Deadlines, what is to go out, and what is over; what is told may make more to go out. */
+/* Deadlines, output, and closed connections. Reports of them may cause more output. */
 static void dti_message_server_settle(dti_message_server *server) {
     for (uint32_t i = 0; i < server->count; i++) {
         dti_message_server_conn *c = &server->conns[i];
@@ -404,7 +404,7 @@ static dt_result dti_message_server_settings(dti_base *base, const dti_message_s
                     "dt_comm_desc_from_env() under dtrun, or set .insecure. " DTI_KEY_HOW);
 }
 
-/* At any port, which a file tells. */
+/* Listens on any port, and writes it to a file. */
 static dt_result dti_message_server_listen_file(dti_message_server *server, const char *address) {
     dti_rendezvous *r = &server->rendezvous;
     if (strlen(address) >= sizeof server->by.rendezvous)
@@ -438,8 +438,8 @@ static dt_result dti_message_server_listen(dti_message_server *server, const cha
     server->port = e.port;
     for (int i = 0; i < list.count; i++) {
         dti_address_set_port(&list.at[i], server->port);
-        /* a server that comes back to its address finds connections of its former life there, also
-         * where the system chose the port */
+        /* a server that restarts at its address finds connections of its former run there, even if
+         * the system chose the port */
         const int s = dti_listen_as(&list.at[i], true);
         if (s < 0)
             continue;

@@ -1,4 +1,4 @@
-/* A message server and its connections, and what TLS (tls.c) tells one of them. */
+/* A message server and its connections: the callbacks from TLS (tls.c) to one of them. */
 
 #if DTI_TCP
 

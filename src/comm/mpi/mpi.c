@@ -1,12 +1,12 @@
-/* The transport over an MPI library, for sites whose fabric has no better road; compiled under
+/* The transport over an MPI library, for sites whose fabric only MPI can use; compiled under
  * DT_WITH_MPI, with mpicc. It owns the handles of operations, the groups, and the start and the end
- * of MPI; what an operation is to MPI is mpi_op.c's, how bytes travel the library's. It refuses
- * tree mode and algorithms by name: the library chooses its own.
+ * of MPI. mpi_op.c maps an operation to MPI's; the library moves the bytes. It refuses tree mode
+ * and algorithms by name, as the library chooses its own.
  *
- * What MPI does not tell, ranks tell each other: that one has ended the group, and that one has
- * left (known when the others did not follow within 2 s). What it cannot tell, this transport
- * cannot either: who has not posted an operation, and that two ranks posted different ones, unless
- * MPI sees a message too long. A rank that dies is mpirun's to notice, which ends all. */
+ * MPI does not report that a rank has ended the group or left, so ranks inform each other. A rank
+ * has left if the others did not follow within 2 s. MPI does not report which rank has not posted
+ * an operation, so this transport cannot either. It finds different operations only if MPI finds a
+ * message too long. mpirun notices a rank that dies, and ends all. */
 
 #ifndef DT_WITH_MPI
 
@@ -177,7 +177,8 @@ static void dti_mpi_waits_for(dt_comm *comm, uint64_t id, char *text, size_t siz
 
 static void dti_mpi_info(const dt_comm *comm, dt_comm_info *info) {
     const dti_mpi *m = ((const dti_mpi_group *)comm->state)->all;
-    info->bytes_sent = info->payload_bytes_sent = m->sent; /* what MPI adds it does not tell */
+    info->bytes_sent = info->payload_bytes_sent = m->sent; /* without MPI's own bytes, which it does
+                                                              not report */
     info->bytes_received = info->payload_bytes_received = m->received;
     for (size_t i = 0; i < m->op_count; i++)
         info->scratch_bytes += m->ops[i]->state == DTI_MPI_ACTIVE ? m->ops[i]->room : 0;
@@ -226,7 +227,7 @@ static void dti_mpi_abandon(dt_comm *comm) {
             m->ops[i]->state = dti_mpi_is_quiet(m->ops[i]) ? DTI_MPI_FREE : DTI_MPI_LOST;
 }
 
-/* Whether MPI holds no memory of ours but what it hears into; of `g` alone, or NULL: of all. */
+/* Whether MPI holds no memory of ours except the receive buffer; of `g` only, or NULL: of all. */
 static bool dti_mpi_all_quiet(dti_mpi *m, const dti_mpi_group *g) {
     bool quiet = true;
     for (size_t i = 0; i < m->op_count; i++) {
@@ -244,8 +245,8 @@ static bool dti_mpi_all_quiet(dti_mpi *m, const dti_mpi_group *g) {
     return quiet;
 }
 
-/* All ranks go together, or those who stay are told; who must finalise MPI stays with them, unless
- * the group has ended. True when MPI holds nothing any more. */
+/* All ranks leave together, or those that stay are informed. The rank that must finalise MPI stays
+ * with them, unless the group has ended. True when MPI holds no memory any more. */
 static bool dti_mpi_part_ways(dti_mpi *m) {
     MPI_Request request = MPI_REQUEST_NULL;
     uint64_t start = dti_now_ns();

@@ -1,16 +1,15 @@
-/* An operation as an MPI library is given it. MPI cannot give up what it has begun, so it never
- * sees a user's buffer: elements are copied to scratch (16-bit floats widened), travel, and are
- * copied back (divided, rounded). An operation that is cancelled leaves its scratch to MPI, and its
- * buffers are free at once. At most DTI_MPI_WINDOW chunks of one are under way; they move on in
- * wait and test, of whichever operation. Chunks of one group go in the order of its operations,
- * those of a pair in the order of its sends: all ranks give MPI the same collectives in the same
- * order.
+/* An operation as it is passed to an MPI library. MPI cannot cancel an operation, so it never gets
+ * a user's buffer. Elements are copied to scratch (16-bit floats widened), sent, and copied back
+ * (divided, rounded). A cancelled operation leaves its scratch to MPI, and its buffers are free at
+ * once. At most DTI_MPI_WINDOW chunks of one are in flight; wait and test of any operation move
+ * them on. Chunks of one group go in the order of its operations, those of a pair in the order of
+ * its sends. So all ranks give MPI the same collectives in the same order.
  *
  * All ranks get the same bits of an all-reduce because the standard says so (MPI 3.1, 5.9.6: "all
- * processes ... receive identical results"). A sum at one rank that is then broadcast, which would
- * need no promise, took 2 to 6 times as long at 2 ranks and 4 MiB or more.
+ * processes ... receive identical results"). A sum at one rank and a broadcast would not need that
+ * guarantee. It took 2 to 6 times as long with 2 ranks and 4 MiB or more.
  *
- * Who may ask for an operation, and what becomes of its handle, is mpi.c's. */
+ * mpi.c checks operations and owns their handles. */
 
 #ifdef DT_WITH_MPI
 
@@ -23,10 +22,10 @@
 #pragma clang diagnostic pop
 #endif
 
-/* A chunk has about so many bytes of scratch, so that MPI's counts never come near 2^31, and
- * copying one hides behind the transfer of another. Measured with Open MPI 4.1 on one host: 64 MiB
- * take 1.3 to 1.6 times MPI_Allreduce's time at 2 ranks, 0.9 at 4; four chunks of 1 MiB 1.6, and
- * 1.2 to 1.4. */
+/* A chunk has about this number of bytes of scratch. So MPI's counts never come near 2^31, and
+ * copying one chunk overlaps the transfer of another. Measured with Open MPI 4.1 on one host: 64
+ * MiB take 1.3 to 1.6 times MPI_Allreduce's time with 2 ranks, and 0.9 with 4. Four chunks of 1 MiB
+ * took 1.6, and 1.2 to 1.4. */
 #define DTI_MPI_CHUNK ((uint64_t)256 << 10)
 #define DTI_MPI_WINDOW 8
 /* What the others finished before one ended the group may still need a few looks here. */
@@ -91,7 +90,8 @@ struct dti_mpi {
     dti_mpi_op *active;
     dt_result result; /* what ended it */
     char error[512];
-    dti_mpi_note heard, told[2];   /* told[0]: the end; told[1]: that this rank leaves */
+    dti_mpi_note heard, told[2];   /* requests of the messages that the group has ended ([0]) and
+                                      that this rank leaves ([1]) */
     MPI_Request hearing, *telling; /* [2 * size] */
     uint64_t *left_at;             /* [size] when that rank was known to have left */
     bool any_left;
@@ -111,7 +111,7 @@ static void dti_mpi_tell(dti_mpi *m, int which, dt_result result, const char *te
                       &m->telling[(uint32_t)which * m->size + r]);
 }
 
-/* Ends all groups, here and, to be told to, on the other ranks; the first cause stays. */
+/* Ends all groups here, and on the other ranks when they receive it. The first cause stays. */
 DTI_PRINTF(4, 5)
 static void dti_mpi_end(dti_mpi *m, dt_result result, bool tell, const char *format, ...) {
     if (m->result)

@@ -1,20 +1,20 @@
-/* What was sent on a connection and may have to be sent again, when the connection breaks while
- * both ends live. Kept frames are numbered; each frame says how many of the other's have come
- * (`acknowledged`), so in a traffic both ways nothing more is sent for it. On the connection that
- * takes the broken one's place both sides begin with RESUME, the number of frames that they have
- * received whole, and send what the other has not.
+/* Sent frames that may have to be sent again, if a connection breaks while both ends live. Kept
+ * frames are numbered. Each frame has the number of received ones (`acknowledged`), so traffic in
+ * both directions needs no further message. On the connection that replaces a broken one, both
+ * sides begin with RESUME, the number of frames received whole. Then they send the frames that the
+ * other lacks.
  *
- * A payload is not copied while its operation is under way: its buffer stands. When the operation
- * ends, or a step may write over what it sent, what is not acknowledged is copied: at most `window`
- * chunks a connection, into memory that was taken when the first operation with that peer was
- * posted. What goes to several peers alike is copied once for all of them. If there is no room, the
- * operation ends some moments later, when peers have acknowledged, which they are asked for (PING).
- * Bodies that are small (control, short EAGER) are copied when they go. */
+ * A payload is not copied while its operation is in flight, as its buffer stays. When the operation
+ * ends, or a step may overwrite the buffer, data without an acknowledgement is copied. That is at
+ * most `window` chunks a connection, into memory allocated with the first operation with that peer.
+ * Data for several peers is copied once for all of them. If there is no room, the operation ends a
+ * little later, when peers have acknowledged; a PING asks them to. Small bodies (control, short
+ * EAGER) are copied when they are sent. */
 
 /* ---- memory */
 
-/* The window has been chosen, or has grown: what was copied before, of operations that are over,
- * stays where it is until the peer has it. */
+/* The window has been chosen, or has grown. Copies of finished operations stay where they are until
+ * the peer has them. */
 static bool dti_backlog_reserve_chunks(dti_base *base, dti_backlog *b, uint64_t chunk_memory) {
     uint8_t *chunks = dti_alloc(base, chunk_memory);
     if (!chunks)
@@ -63,7 +63,7 @@ static uint64_t dti_backlog_small(const dti_backlog *b, uint32_t bytes) {
     return from + units - b->small_from <= DTI_BACKLOG_UNITS ? from : UINT64_MAX;
 }
 
-/* Whether a payload of so many bytes is copied at once. */
+/* Whether a payload of this number of bytes is copied at once. */
 static bool dti_backlog_copies(uint32_t bytes) {
     return bytes <= DTI_BACKLOG_SMALL;
 }
@@ -76,7 +76,7 @@ static bool dti_backlog_has_room(const dti_backlog *b, uint32_t body) {
            (!body || dti_backlog_small(b, body) != UINT64_MAX);
 }
 
-/* The bits of `parts` free parts in a row; 0: there are none. */
+/* The bits of `parts` free parts in a row; 0: not found. */
 static uint64_t dti_backlog_parts(const dti_backlog *b, uint32_t parts) {
     const uint64_t row = parts >= 64 ? UINT64_MAX : ((uint64_t)1 << parts) - 1;
     for (uint32_t at = 0; at + parts <= 64; at++)

@@ -1,14 +1,14 @@
-/* Connections: a star around rank 0 for control, each member dialling it, and data connections when
- * the first operation wants them, dialled by the higher rank of the two.
+/* Connections. Control is a star around rank 0, which each member dials. Data connections are made
+ * when the first operation needs them; the higher rank of the two dials.
  *
- * One that fails before it is open is tried again until a deadline. One that is open and breaks,
- * without BYE, is joined again: who dialled it dials at once, with the same handshake, and both go
- * on where they were (backlog.c). That is given up, and the peer lost, when the system at its
- * address says that nobody listens there: its process is gone; or after `silence`. Who was dialled
- * waits for it, and meanwhile looks whether the peer's process is there, by dialling and no more.
+ * A connection that fails before it is open is tried again until a deadline. An open one that
+ * breaks without BYE is restored. The side that dialled it dials at once, with the same handshake,
+ * and both continue where they were (backlog.c). The peer is lost after `silence`, or when its
+ * system reports that nobody listens there, so its process is gone. The dialled side waits, and
+ * meanwhile probes the peer's process by dialling only.
  *
- * It is enough that one side has noticed: a connection that proves itself takes the place of the
- * one that there is. */
+ * It is enough that one side notices the break. A connection that proves itself replaces the
+ * existing one. */
 
 #define DTI_PROBE_NS 10000000u
 #define DTI_RESUME_FIRST_NS 5000000u
@@ -416,7 +416,8 @@ static void dti_core_link_refused(dti_core *core, dti_link *link, const char *te
                  core->set.rank, who, text);
 }
 
-/* Of who has the key. A control connection is of one process for good, at both ends. */
+/* The peer has proved the key. A control connection belongs to one process for good, at both
+ * ends. */
 static const char *dti_core_link_taken(dti_core *core, dti_link *link, uint32_t peer) {
     const dti_backlog *b = dti_back_of(core, peer, link->channel, link->socket);
     if (link->channel == DTI_CHANNEL_DATA)
@@ -449,7 +450,8 @@ static void dti_core_link_open(dti_core *core, dti_link *link) {
         memcpy(b->instance, link->hello_in + 64, DTI_INSTANCE_BYTES);
         b->roster_next = DTI_NOBODY;
         b->join_due = link->dialled;
-        /* It came in the moment in which the group ended: it is told like the others. */
+        /* It connected in the moment in which the group ended, and gets the cause like the
+         * others. */
         b->revoke_due = core->set.rank == 0 && core->failed;
     }
     b->opened = true;

@@ -1,5 +1,5 @@
-/* Making and ending a core and its groups: all the memory that a run needs is taken here and when
- * operations are posted, on the application's thread. */
+/* Makes and ends a core and its groups. All memory of a run is allocated here and when operations
+ * are posted, on the application's thread. */
 
 _Static_assert(sizeof(dti_frame) <= 64, "early data keeps its frame in one unit");
 _Static_assert(DTI_LINK_BUFFER >= DTI_HEADER_BYTES + DTI_CONTROL_BYTES_MAX, "a control frame fits");

@@ -1,27 +1,27 @@
 /* The protocol without I/O. A dti_core is one rank: bytes, time and posted operations go in; bytes,
- * finished operations and the next deadline come out. Sockets, clock and randomness are behind
- * dti_io, so the same code runs on TCP (tcp.c) and, many ranks in one thread, on a simulated
- * network (tests/comm/sim.h). It has no lock: whoever drives it has one.
+ * finished operations and the next deadline come out. dti_io provides sockets, clock and
+ * randomness. So the same code runs on TCP (tcp.c), and on a simulated network with many ranks in
+ * one thread (tests/comm/sim.h). It has no lock: its callers have one.
  *
- * Memory is taken by dti_core_create and dti_core_post alone, which run on the application's
- * thread; everything else may run on the library's. Nothing here logs: what is to be said goes into
- * a ring of notes, which the next call of the application hands to its logger.
+ * Only dti_core_create and dti_core_post allocate memory, on the application's thread; everything
+ * else may run on the library's. Nothing here logs. Messages go into a ring of notes, which the
+ * next call of the application passes to its logger.
  *
- * A file uses those before it; what it asks of later ones goes through dti_core_up:
+ * A file uses those before it; its calls of later ones go through dti_core_up:
  *
  *   wire.c              frames to and from bytes, and their tags
  *   gmac.c              tags by AES-GCM, an option
- *   note.c              what the application's logger is to hear
- *   backlog.c           what was sent and may have to be sent again
+ *   note.c              messages for the application's logger
+ *   backlog.c           sent frames that may have to be sent again
  *   link.c              bytes to frames and back
  *   handshake.c         from a new connection to a peer that has proved the key
  *   flight.c            one posted operation: its schedule, and how far it is
  *   failure.c           suspicion, loss, lateness, revocation
- *   engine_announce.c   which operation a frame is about, and who has posted it
- *   engine_receive.c    what frames of operations change
- *   engine_send.c       what is to be sent
- *   connect.c           connections: made, broken, joined again
- *   join.c              the join: who is there, and where
+ *   engine_announce.c   the operation of a frame, and the ranks that posted it
+ *   engine_receive.c    received frames of operations
+ *   engine_send.c       the next frame to send
+ *   connect.c           connections: made, broken, restored
+ *   join.c              the join: the ranks and their addresses
  *   member.c            heartbeats, leaving, time
  *   core.c              making and ending all this, and posting */
 
@@ -37,8 +37,8 @@
 #define DTI_HANDSHAKE_NS 5000000000u
 #define DTI_NOTES 16
 #define DTI_NOTE_BYTES 256
-/* Chunks of a window, unless the application says less: each of many peers fills a link by a part,
- * and what all of them have under way falls out of the caches (docs/speed.md). */
+/* Chunks of a window, unless the application gives less. With many peers each fills a part of a
+ * link, and all their chunks in flight do not fit the caches (docs/speed.md). */
 #define DTI_WINDOW_LEAST(size) ((size) > 3 ? 2u : 4u)
 #define DTI_HISTORY 128 /* finished collectives that late announcements are compared with */
 
@@ -66,26 +66,26 @@ typedef enum dti_link_state {
 typedef struct dti_sent_frame {
     dti_frame frame;
     const uint8_t *data; /* its body */
-    dti_flight *flight;  /* of a payload: whose chunk it is, */
+    dti_flight *flight;  /* the operation of the chunk, for a payload */
     uint32_t step, chunk;
     bool own;        /* `data` is the backlog's memory; else the operation's */
     bool whole;      /* of a payload: it was given to the system to the end, once at least */
-    bool held;       /* its step is not told so before it is acknowledged or copied */
+    bool held;       /* its step learns of it only when it is acknowledged or copied */
     uint64_t to;     /* where `small` begins for the next one */
     uint64_t chunks; /* the bits of keeper->chunk_used that it has, maybe with others */
     struct dti_backlog *keeper;
     uint64_t operation; /* flight->id */
 } dti_sent_frame;
 
-/* What outlives a connection that breaks: what was sent on it and may have to be sent again. Of
- * each peer and socket one, and one of each control connection. Kept frames are numbered from 0 in
- * each direction, whatever connection they go on. */
+/* The state that survives a broken connection: the frames that may have to be sent again. There is
+ * one for each peer and socket, and for each control connection. Kept frames are numbered from 0 in
+ * each direction, across connections. */
 typedef struct dti_backlog {
     uint64_t sent, acknowledged;   /* by the peer */
     uint64_t received, told;       /* of the peer's; what it knows of that */
     uint64_t resend;               /* the next to be sent again; `sent`: none */
-    uint64_t bye_at;               /* the number of our BYE, which is not kept but made anew */
-    uint64_t untold_bytes;         /* of payloads that came since it was told */
+    uint64_t bye_at;               /* the number of our BYE, which is not kept but made again */
+    uint64_t untold_bytes;         /* of payloads received since the last acknowledgement */
     dti_sent_frame *frames;        /* [DTI_BACKLOG_FRAMES] by number; NULL: nothing was ever sent */
     uint8_t *small;                /* [DTI_BACKLOG_UNITS * 64] a ring: bodies copied when sent */
     uint64_t small_from, small_to; /* units */
@@ -96,16 +96,16 @@ typedef struct dti_backlog {
         chunk_users[64]; /* by the first part: frames, of other connections too, that have it */
     uint32_t part_bytes, held;
     bool opened;        /* there was a connection */
-    bool over;          /* and there will be none any more */
+    bool over;          /* it has ended for good */
     bool moved;         /* something new has come or was acknowledged since it last broke */
-    uint64_t broken;    /* since when there is none, ns; 0 = there is, or there never was */
+    uint64_t broken;    /* since when it is broken, ns; 0 = connected, or never was */
     uint64_t joined_at; /* the last time, ns */
     uint32_t barren;    /* how often in a row it broke before anything had passed */
     char why[96];       /* it broke */
     uint8_t instance[DTI_INSTANCE_BYTES]; /* control: which process the peer is */
     bool bye_due, bye_sent, bye_received;
     bool join_due, lost_due, revoke_due; /* control frames that are to go */
-    uint32_t roster_next; /* coordinator: the first rank that it has not been told of */
+    uint32_t roster_next; /* coordinator: the first rank that it has not received yet */
     uint32_t left_told;   /* coordinator: of core->left_list */
 } dti_backlog;
 
@@ -129,7 +129,7 @@ typedef struct dti_link {
     bool lasting;    /* the transport's: its end is the end of a process, so nothing is kept; and
                         nobody comes between, so its tags need no key */
     bool nobody;     /* the transport's: its system says that nobody listens where it dialled */
-    bool shut;       /* nothing more goes out: told to the transport */
+    bool shut;       /* nothing more goes out; the transport knows it */
     bool resume_due, resumed; /* our RESUME is to go; the other's has come */
     uint32_t peer;            /* world rank; DTI_NOBODY until it has said so */
     dti_backlog *back;        /* of a peer that has proved itself, or that was dialled; else NULL */
@@ -187,7 +187,8 @@ typedef struct dti_peer {
     uint16_t address_bytes;
     uint8_t address[DTI_ADDRESS_BYTES];
     char where[64]; /* the address, for messages */
-    /* Units of early data: used by us at the peer, given back by it; taken by us, told to it. */
+    /* Units of early data. Used by us at the peer, and returned by it; taken by us, and returned to
+     * it. */
     uint16_t early_used, early_back, early_taken, early_told;
     uint32_t early_bytes; /* in `early`: headers with their bodies, one after another */
     bool early_open;      /* the last one is still coming in */
@@ -232,8 +233,8 @@ typedef struct dti_track {
 #define DTI_PEER_INVOLVED 1u /* shares a stream with us */
 #define DTI_PEER_POSTED 2u   /* has said that it posted this operation */
 #define DTI_PEER_TOLD 4u     /* knows that we have */
-#define DTI_PEER_DUE 8u      /* is to be told as soon as possible */
-#define DTI_PEER_ASKED 16u   /* was told by a POST: nothing goes early any more */
+#define DTI_PEER_DUE 8u      /* is to be reported as soon as possible */
+#define DTI_PEER_ASKED 16u   /* got our POST: nothing goes early any more */
 
 struct dti_flight {
     uint64_t id; /* 0 = free */
@@ -269,7 +270,7 @@ typedef struct dti_io {
      * with dti_core_connected or dti_core_closed. */
     void (*dial)(void *user, dti_link *link);
     void (*shut)(void *user, dti_link *link);  /* nothing more goes out on it */
-    void (*close)(void *user, dti_link *link); /* forget it; the link may be used anew at once */
+    void (*close)(void *user, dti_link *link); /* forget it; the link may be reused at once */
     bool (*random)(void *user, void *to, size_t bytes);
     /* An address for people, at most 63 characters. */
     void (*describe)(void *user, const uint8_t *address, uint32_t bytes, char text[64]);
@@ -277,7 +278,7 @@ typedef struct dti_io {
     const char *(*accepts)(void *user, dti_link *link);
 } dti_io;
 
-/* Who says what links cost, for all ranks: rank 0. */
+/* The source of the links' costs, for all ranks: rank 0's. */
 typedef enum dti_link_source {
     DTI_LINK_MEASURED, /* by ordinary operations, after joining: the transport's */
     DTI_LINK_GIVEN,
@@ -324,8 +325,8 @@ typedef struct dti_core_up {
     /* failure.c: the group ends by what this connection did; false, for the caller to return */
     bool (*failed)(dti_core *core, dti_link *link, dt_result result, const char *format, ...)
         DTI_PRINTF(4, 5);
-    /* connect.c: the peer has proved itself; it refuses us; the connection is of no use (false);
-     * NULL, or why a connection that says it is from `peer` cannot be taken */
+    /* connect.c: the peer has proved itself; it refuses us; the connection is useless (false);
+     * NULL, or why a connection that claims to be from `peer` is refused */
     void (*open)(dti_core *core, dti_link *link);
     void (*refused)(dti_core *core, dti_link *link, const char *text);
     bool (*dropped)(dti_core *core, dti_link *link, const char *why);
@@ -340,8 +341,8 @@ typedef enum dti_core_state {
     DTI_CORE_ENDED /* result and text say why; nothing can be posted any more */
 } dti_core_state;
 
-/* Warnings that who has proved nothing can cause as often as he likes: each is said once, then
- * they are counted, and the number is said from time to time. */
+/* Warnings that an unauthenticated peer can cause at will. Each is logged once. Then they are
+ * counted, and the number is logged from time to time. */
 #define DTI_REFUSALS_SAID 12
 #define DTI_REFUSALS_FROM 8
 typedef struct dti_refusals {
@@ -389,7 +390,8 @@ struct dti_core {
     dti_link *links; /* [link_count] all there can be */
     uint32_t link_count;
     uint32_t joined; /* coordinator: members that have joined */
-    uint32_t local;  /* each host has so many ranks, in order: r is on host r / local. 1: unknown */
+    uint32_t local;  /* the number of consecutive ranks on each host: r is on host r / local. 1:
+                        unknown */
     dt_comm_link link, local_link; /* all 0: not known */
     dti_costs costs;               /* of them */
     dti_rank_group *groups;
@@ -398,7 +400,7 @@ struct dti_core {
     uint32_t unfinished;                  /* of the operations that were posted */
     uint32_t turn;                        /* which flight may send first */
     uint64_t next_id;
-    dti_flight *pool_user;    /* who has the slots; NULL = nobody */
+    dti_flight *pool_user;    /* the flight that has the slots; NULL = free */
     uint8_t *pool, *old_pool; /* old: still in use when it had to grow; freed by a later post */
     size_t pool_bytes;
     dti_refusals refusals;

@@ -1,6 +1,6 @@
-/* Which operation a frame is about, and what peers say that they posted: an announcement finds its
- * operation, or, when it has not been posted here yet, a bounded place to wait in. Who posted
- * something else under the same number ends the group with an error that names him. */
+/* Finds the operation of a frame, and compares the operations that peers announce. If an operation
+ * has not been posted here yet, its announcement waits in a bounded place. A rank that posted
+ * another operation under the same number ends the group, with an error that names it. */
 
 static dti_rank_group *dti_group_find(const dti_core *core, uint32_t id) {
     dti_rank_group *g = core->groups;

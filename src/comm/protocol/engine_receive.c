@@ -1,6 +1,6 @@
-/* Frames of operations coming in: permissions, acknowledgements and data find their operation, or,
- * when it has not been posted here yet, a bounded place to wait in. What a peer may not do ends the
- * group with an error that names it. */
+/* Received frames of operations. Permissions, acknowledgements and data find their operation. If
+ * that has not been posted here yet, they wait in a bounded place. A peer that breaks the protocol
+ * ends the group, with an error that names it. */
 
 /* ---- permissions */
 
@@ -209,8 +209,8 @@ static bool dti_engine_body(dti_core *core, dti_link *link) {
     return dti_engine_early_body(core, link);
 }
 
-/* Who sends much and hears nothing is told what has come: so that it need not keep too many frames;
- * and at a stream's end, when it may wait for it. */
+/* Acknowledges frames of a peer that sends much and receives nothing, so it need not keep too many.
+ * Also at a stream's end, as the peer may wait for it. */
 static void dti_engine_tell(const dti_core *core, dti_link *link, bool end) {
     const dti_backlog *b = link->back;
     if (link->lasting)

@@ -1,5 +1,5 @@
-/* Frames of operations going out: a connection that has room asks what is next, and the answer is
- * found by looking at what each operation lacks; there is no queue of frames. */
+/* Outgoing frames of operations. A connection with room asks for the next frame, which is found by
+ * searching the operations. There is no queue of frames. */
 
 static void dti_engine_put(dti_core *core, dti_link *link, dti_frame *frame) {
     dti_peer *p = &core->peers[link->peer];
@@ -33,7 +33,7 @@ static uint32_t dti_flight_checksum(dti_flight *f, uint32_t step, uint32_t chunk
     return first->sums[at];
 }
 
-/* Attaches chunk `chunk` of a SEND to the connection, behind a header of `type`. */
+/* Attaches chunk `chunk` of a SEND to the connection, after a header of `type`. */
 static void dti_engine_attach(dti_core *core, dti_link *link, dti_flight *f, uint32_t step,
                               uint32_t chunk, dti_frame_type type) {
     const dti_schedule_step *s = &f->schedule.steps[step];
@@ -55,8 +55,8 @@ static void dti_engine_attach(dti_core *core, dti_link *link, dti_flight *f, uin
     link->more = core->set.sockets == 1 && t->begun < DTI_MIN(t->ready, t->granted);
 }
 
-/* Sent again, it has been told of before. A step that another one waits for, which may write over
- * these bytes, is told when they are copied or acknowledged. */
+/* A repeated frame has been reported before. A step that another one waits for, which may overwrite
+ * these bytes, is reported when they are copied or acknowledged. */
 static void dti_engine_sent(dti_core *core, dti_link *link) {
     dti_flight *f = link->tx_flight;
     dti_backlog *b = link->back;

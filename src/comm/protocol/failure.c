@@ -1,11 +1,11 @@
-/* What is wrong with the group, and what becomes of it. A rank that notices something becomes
- * suspicious: its data stands still, and it tells the coordinator (LOST), which alone decides what
- * the cause is and tells everybody (REVOKE), so all ranks name the same culprit. If the coordinator
- * does not answer, what was noticed is the cause. Noticed are silence, ways that are dead, and
- * ranks that have left or do not post what others wait for.
+/* Failures of the group. A rank that notices a failure stops its data and reports it to the
+ * coordinator (LOST). Only the coordinator decides on the cause, and sends it to all (REVOKE), so
+ * all ranks name the same culprit. If the coordinator does not answer, the rank's own finding is
+ * the cause. Ranks notice silence, dead connections, ranks that left, and ranks that do not post an
+ * operation that others wait for.
  *
- * Nothing is mended here: a group that has ended stays so, and the application makes another. What
- * can be mended, a connection that broke, is connect.c's. */
+ * Nothing is repaired here: a group that has ended stays ended, and the application makes another.
+ * connect.c restores connections that broke. */
 
 #define DTI_BEATS_PER_SILENCE 10
 #define DTI_LATE_NOTE_NS 10000000000u
@@ -73,7 +73,7 @@ static const char *dti_peer_text(const dti_core *core, uint32_t peer, char text[
     return text;
 }
 
-/* What was under way, for messages. */
+/* The oldest operation in flight, for messages. */
 static const char *dti_core_pending_text(const dti_core *core, char text[96]) {
     const dti_flight *first = NULL;
     for (uint32_t i = 0; i < core->flight_count; i++) {
@@ -162,7 +162,7 @@ static uint64_t dti_beat_ns(const dti_core *core) {
     return core->set.silence_ns / DTI_BEATS_PER_SILENCE;
 }
 
-/* Who is to be called late is asked well before. */
+/* A rank that would be called late is asked well before. */
 static uint64_t dti_ask_ns(const dti_core *core) {
     const uint64_t beat = dti_beat_ns(core), half = core->set.op_ns / 2;
     return half ? DTI_MIN(beat, half) : beat;
@@ -181,7 +181,7 @@ static void dti_tick_owed(dti_core *core, uint32_t peer) {
     }
 }
 
-/* With the coordinator gone nobody would tell that the peer, which is to connect, is gone too. */
+/* The coordinator has left, so nobody would report that a peer that should connect is gone. */
 static void dti_tick_alone(dti_core *core, const dti_flight *f, uint32_t peer) {
     const dti_peer *p = &core->peers[peer];
     uint64_t since = DTI_MAX(core->alone_at, f->posted_at);
@@ -190,8 +190,8 @@ static void dti_tick_alone(dti_core *core, const dti_flight *f, uint32_t peer) {
             dti_core_lost(core, peer, "it does not connect again, and rank 0 has left");
 }
 
-/* What goes early is not announced. But a peer whose operation had nothing to send would never say
- * that it posted another one: so it is asked after a while. */
+/* Early data is not announced. But a peer whose operation has nothing to send would never announce
+ * that it posted another one. So it is asked after a while. */
 static void dti_tick_ask(const dti_core *core, dti_flight *f, uint32_t place) {
     if (!(f->peer_state[place] & (DTI_PEER_POSTED | DTI_PEER_ASKED)) &&
         core->now - f->posted_at >= dti_ask_ns(core))

@@ -219,8 +219,8 @@ static bool dti_flight_slots_reserve(dti_core *core, const dti_flight *f) {
     uint64_t need = (uint64_t)f->slot_streams * core->window * core->set.chunk_bytes;
     if (need <= core->pool_bytes)
         return true;
-    /* An old one in use and a new one that is too small again: cannot be, as the group's largest
-     * need without leaves is taken at once. With leaves it can. */
+    /* Without leaves an old one in use and a new one that is too small cannot occur: the group's
+     * largest need is allocated at once. With leaves they can. */
     if (core->old_pool)
         return dti_fail(
                    core->base, DT_ERROR_INVALID,
@@ -356,8 +356,8 @@ static uint32_t dti_flight_recv_limit(const dti_core *core, const dti_flight *f,
     return DTI_MIN(limit, f->tracks[t->consumer].done + core->window);
 }
 
-/* Whether the chunk that a RECV waits for could be used if it came: what its reader computes with
- * it is there. By doubling most messages are of use one after another. */
+/* Whether the chunk that a RECV waits for could be used if it came, because its reader's other
+ * operands are there. With doubling, most messages become useful one after another. */
 static bool dti_flight_recv_is_next(const dti_flight *f, const dti_track *t) {
     if (t->reader == DTI_NOBODY)
         return true;
@@ -372,8 +372,7 @@ static bool dti_flight_recv_is_next(const dti_flight *f, const dti_track *t) {
     return true;
 }
 
-/* Whether something from the rank at `place` would let the operation go on now: a chunk, or the
- * permission for one. */
+/* Whether a chunk or a permission from the rank at `place` would let the operation continue now. */
 static bool dti_flight_expects(const dti_flight *f, uint32_t place) {
     for (uint32_t i = f->first_of[place]; i != DTI_NOBODY; i = f->tracks[i].next) {
         const dti_track *t = &f->tracks[i];
@@ -419,7 +418,7 @@ static bool dti_flight_has_kept(const dti_flight *f, const dti_backlog *b, uint6
     return kept && kept->flight == f && !kept->own;
 }
 
-/* The copy that was made of these bytes for another peer; NULL: there is none. */
+/* The copy that was made of these bytes for another peer; NULL: not found. */
 static const dti_sent_frame *dti_flight_copied(const dti_core *core, const dti_flight *f,
                                                uint32_t step, uint32_t chunk) {
     const uint32_t alike = f->tracks[step].alike, socket = chunk % core->set.sockets;
@@ -449,8 +448,8 @@ static bool dti_flight_copy(const dti_core *core, const dti_flight *f, dti_backl
     return true;
 }
 
-/* All peers that have not acknowledged all: a copy of what went to several of them lies in the
- * memory of one. */
+/* All peers without a full acknowledgement. A copy of data for several of them lies in the memory
+ * of one. */
 static void dti_flight_ask(dti_core *core) {
     for (uint32_t r = 0; r < core->set.size; r++)
         for (uint32_t k = 0; k < core->set.sockets; k++)

@@ -1,7 +1,7 @@
 /* The keyed checksum of payloads with integrity MAC: GMAC (NIST SP 800-38D), AES-256-GCM that
- * encrypts nothing, by OpenSSL. The 12 bytes of the nonce are 4 zeros and the frame's number in its
- * direction, so no nonce comes twice under a key. A seal without OpenSSL has none, and comm.c
- * refuses the mode there. After dti_gmac_open nothing is allocated. */
+ * encrypts nothing, by OpenSSL. The nonce is 4 zeros and the frame's number in its direction (8
+ * bytes), so no nonce repeats under a key. A seal without OpenSSL has none, and comm.c refuses the
+ * mode there. After dti_gmac_open nothing is allocated. */
 
 #ifdef DT_WITH_OPENSSL
 #include <openssl/evp.h>

@@ -5,15 +5,15 @@
  *   dialler   PROOF    HMAC(auth key, "dtrain1 client" || T), T = SHA-256 of both hellos as sent
  *   acceptor  PROOF    HMAC(auth key, "dtrain1 server" || T)
  *
- * or a REFUSAL with a text, at any time, from either. HELLO and PROOF have checksums, so that who
- * reads a changed one does not take it for another key's or job's; the dialler tries again.
+ * or a REFUSAL with a text, at any time, from either. HELLO and PROOF have checksums, so a changed
+ * one is not mistaken for another key or job. The dialler tries again.
  *
- * auth key = HKDF(key, info "dtrain1 auth"); the keys of the two directions are HKDF(key, salt T,
- * info "dtrain1 to server" and "dtrain1 to client"), those of their GMAC, with integrity MAC, with
- * info "dtrain1 mac to server" and so on. With integrity TLS all this goes through it, and T also
- * covers, behind the hellos, 32 bytes that TLS exports (label "EXPORTER-dtrain1", no context): who
- * stands between two TLS connections has two different ones. The acceptor proves nothing to who has
- * not proved himself. Random bytes of both sides are in T, so nothing can be replayed; the two
+ * auth key = HKDF(key, info "dtrain1 auth"). The keys of the two directions are HKDF(key, salt T,
+ * info "dtrain1 to server" and "dtrain1 to client"). With integrity MAC, their GMAC keys have info
+ * "dtrain1 mac to server" and so on. With integrity TLS all this goes through TLS. Then T also
+ * covers, after the hellos, 32 bytes that TLS exports (label "EXPORTER-dtrain1", no context). An
+ * attacker between two TLS connections has two different exports. The acceptor proves nothing to a
+ * peer without a proof. Random bytes of both sides are in T, so nothing can be replayed; the two
  * texts differ, so nothing can be reflected. Without a key (insecure) the key is 32 zeros, and
  * proves nothing.
  *
@@ -26,10 +26,10 @@
  *     8  4  rank                                     PROOF, 40 bytes
  *    12  4  rank expected at the other end            0  4  magic 'DTRP'
  *    16  4  world size                                4 32  MAC
- *    20  4  epoch (0 on control)                     36  4  CRC32C of what is before it
+ *    20  4  epoch (0 on control)                     36  4  CRC32C of the bytes before
  *    24  8  attempt
  *    32 32  random
- *    64 16  nonce of the run; of a control connection's dialler which process it is: 16 random
+ *    64 16  nonce of the run; of a control connection's dialler, its process: 16 random
  *           bytes for all its connections
  *    80  2  socket
  *    82  2  sockets
@@ -89,7 +89,7 @@ static bool dti_hello_write(dti_core *core, dti_link *link, uint32_t expected) {
     return true;
 }
 
-/* Tells the other end why not, and closes when that is out; false, for the caller to return. */
+/* Sends the other end the reason, and closes after that; false, for the caller to return. */
 static bool dti_link_refuse(dti_core *core, dti_link *link, const char *text) {
     uint8_t out[8 + DTI_REFUSAL_TEXT];
     size_t bytes = DTI_MIN(strlen(text), (size_t)DTI_REFUSAL_TEXT);

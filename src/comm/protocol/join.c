@@ -1,6 +1,6 @@
 /* How the ranks come together: a star around rank 0, the coordinator. Each member has dialled it
- * and proved the key (connect.c), says what it is (JOIN), and when all have, hears where the others
- * are (ROSTER). Nobody joins a run that is under way. */
+ * and proved the key (connect.c), and describes itself (JOIN). After all have, each gets the
+ * others' addresses (ROSTER). A running group admits no new ranks. */
 
 #define DTI_JOIN_FIXED 18
 #define DTI_ROSTER_FIXED 44
@@ -12,7 +12,7 @@
 
 /* ---- JOIN and ROSTER */
 
-/* core->local by what this rank knows alone. */
+/* core->local, as far as this rank knows. */
 static uint32_t dti_member_local(const dti_core *core) {
     uint32_t local = core->set.local_size;
     bool blocks =
@@ -77,9 +77,9 @@ static void dti_peer_set_address(dti_core *core, uint32_t peer, const uint8_t *a
     core->io.describe(core->io_user, address, bytes, p->where);
 }
 
-/* Chunks that fill a link for the time in which a permission comes back. What joining measures over
- * a long link is the start of TCP, not the link: there a fast one is assumed. (Where processors are
- * shared no link is long.) */
+/* The chunks that fill a link in the round trip of a permission. Over a long link, joining measures
+ * TCP's slow start, not the link, so a fast link is assumed. (If ranks share processors, no link is
+ * long.) */
 static uint32_t dti_core_window(const dti_core *core, const dt_comm_link *link) {
     const bool guess = core->set.link_source == DTI_LINK_MEASURED &&
                        link->latency_ns > DTI_WINDOW_LATENCY_NS &&
@@ -93,8 +93,8 @@ static uint32_t dti_core_window(const dti_core *core, const dt_comm_link *link) 
                              DTI_WINDOW_LEAST(core->set.size));
 }
 
-/* What all ranks have been told of their links: from now on they choose by it. No operation is
- * under way. */
+/* The costs of links that all ranks have received. They choose by them from now on. No operation is
+ * in flight. */
 static void dti_core_link_costs(dti_core *core, const dt_comm_link *network,
                                 const dt_comm_link *local) {
     core->link = *network;
@@ -190,7 +190,7 @@ static const char *dti_member_roster(dti_core *core, dti_link *link, const uint8
     return NULL;
 }
 
-/* ---- who is missing */
+/* ---- missing ranks */
 
 /* Coordinator: who is missing, and why, where that is known. What does not fit of the ranks is cut:
  * the reason is what helps. */
@@ -218,7 +218,7 @@ static void dti_tick_missing(dti_core *core) {
     else
         dti_missing_list(core, list, sizeof list);
     const char *what = core->set.rank ? "not all ranks have joined" : "these ranks are missing";
-    /* Who has reached the coordinator leaves it to it to say who is missing. */
+    /* A rank that has reached the coordinator leaves it to that to report missing ranks. */
     const dti_link *control = core->set.rank ? core->peers[0].control : NULL;
     bool reached = control && control->state == DTI_LINK_OPEN;
     if (core->now >= core->join_deadline + (reached ? DTI_JOIN_GRACE_NS : 0)) {

@@ -103,7 +103,7 @@ static int dti_link_attached(dti_link *link, dti_socket_part out[2]) {
     return count;
 }
 
-/* The same of what is to be sent now. */
+/* Likewise for outgoing data. */
 static int dti_link_output(dti_core *core, dti_link *link, dti_socket_part out[2]) {
     if (link->state == DTI_LINK_FREE || link->state == DTI_LINK_DIALING || link->shut ||
         dti_core_data_frozen(core, link))
@@ -319,8 +319,8 @@ static bool dti_link_may(const dti_link *link, int type) {
     return (link->channel == DTI_CHANNEL_CONTROL) == (type >= DTI_FRAME_JOIN);
 }
 
-/* The next frame of rx, taken out, and what follows its header: a body that is no payload, or a
- * MAC; or what is wrong with it. False: it is not whole yet. */
+/* Takes the next frame out of rx. *body: what follows its header, a control body or a MAC. *wrong:
+ * its error, or NULL. False: it is not complete yet. */
 static bool dti_link_next(dti_link *link, const uint8_t **body, const char **wrong) {
     const uint8_t *at = link->rx + link->rx_from;
     const uint32_t have = link->rx_to - link->rx_from;
@@ -362,7 +362,7 @@ static bool dti_link_parse(dti_core *core, dti_link *link) {
     return dti_link_frame(core, link, body);
 }
 
-/* What was taken out of rx leaves its room to what comes. */
+/* Moves the rest of rx to its start, to make room. */
 static void dti_link_rx_shift(dti_link *link) {
     memmove(link->rx, link->rx + link->rx_from, link->rx_to - link->rx_from);
     link->rx_to -= link->rx_from;

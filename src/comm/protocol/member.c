@@ -1,9 +1,8 @@
-/* A rank among the others, from the join to the end: what its connections say and hear when no
- * operation is concerned (heartbeats, who has left, the end of the group), leaving, and the passing
- * of time, which everything that waits for something is driven by. Leaving is said (BYE), so that
- * an end of a connection without it is a loss. The coordinator goes last.
+/* A rank among the others, from the join to the end. This file owns messages without an operation
+ * (heartbeats, ranks that left, the end of the group), leaving, and timers. A rank that leaves
+ * sends BYE, so the end of a connection without it is a loss. The coordinator leaves last.
  *
- * What is wrong is failure.c's to judge; how ranks come together is join.c's. */
+ * failure.c decides on failures; join.c has the join. */
 
 #define DTI_PAUSE_NS 1000000000u /* woken so late, we were stopped ourselves: nobody else is late */
 #define DTI_LEAVE_NS 2000000000u
@@ -139,7 +138,8 @@ static void dti_member_bye(dti_core *core, dti_link *link) {
 
 static void dti_core_depart(dti_core *core) {
     core->stays_until = 0;
-    /* Data that stands still must not go on: buffers of what was given up are not ours any more. */
+    /* Data that stands still must not continue: buffers of cancelled operations are no longer
+     * ours. */
     dti_core_end_suspected(core);
     bool ended = core->state == DTI_CORE_ENDED;
     if (!ended)
@@ -169,8 +169,8 @@ static bool dti_core_is_needed(const dti_core *core) {
            core->left_count < core->set.size - 1;
 }
 
-/* The coordinator goes last. It says that it does nothing more itself (LEFT, and BYE for data), and
- * for a while does for the others what nobody else can: says who has died or left. */
+/* The coordinator leaves last. It announces that it has finished (LEFT, and BYE for data). For a
+ * while it still reports ranks that died or left. */
 static void dti_core_stay(dti_core *core) {
     core->stays_until = core->now + core->set.silence_ns;
     core->left_list[core->left_count++] = 0;
@@ -221,7 +221,7 @@ static bool dti_core_is_gone(const dti_core *core) {
         return false;
     if (core->now >= core->leave_deadline)
         return true;
-    for (uint32_t i = 0; i < core->link_count; i++) /* who has not proved anything does not count */
+    for (uint32_t i = 0; i < core->link_count; i++) /* a peer without a proof does not count */
         if (core->links[i].state != DTI_LINK_FREE && core->links[i].peer != DTI_NOBODY)
             return false;
     return !dti_core_is_broken(core) && !dti_core_has_to_tell(core);
@@ -299,7 +299,7 @@ static void dti_tick_flights(dti_core *core) {
     }
 }
 
-/* This rank stood still itself: the others have their time anew. */
+/* This rank itself stood still, so the others' time starts again. */
 static void dti_core_forgive(dti_core *core) {
     for (uint32_t i = 0; i < core->link_count; i++) {
         core->links[i].heard = core->now;
@@ -323,7 +323,7 @@ static void dti_core_tick(dti_core *core, uint64_t now) {
     if (core->state == DTI_CORE_JOINING)
         dti_tick_missing(core);
     if (core->state == DTI_CORE_SUSPECT && now >= core->suspect_deadline) {
-        /* Then what was noticed may be the consequence of that, not the cause. */
+        /* Then the noticed failure may be the consequence of that, not the cause. */
         size_t used = strlen(core->text);
         snprintf(core->text + used, sizeof core->text - used, "; rank 0 did not answer the report");
         dti_core_end(core, core->result, core->culprit, core->text);

@@ -97,7 +97,7 @@ static void dti_refusals_most(dti_refusals *r, char text[160]) {
         snprintf(text + used, 160 - used, ")");
 }
 
-/* How many were held back. When there were none for a while, the next is said again. */
+/* Logs how many were held back. After a while without any, the next is logged again. */
 static void dti_refusals_sum_up(dti_core *core) {
     dti_refusals *r = &core->refusals;
     char from[160];
@@ -120,7 +120,7 @@ static void dti_tick_refusals(dti_core *core) {
         dti_refusals_sum_up(core);
 }
 
-/* The oldest note, taken out. False: there is none. */
+/* Takes out the oldest note. False: empty. */
 static bool dti_core_next_note(dti_core *core, dt_log_level *level, char text[DTI_NOTE_BYTES]) {
     if (!core->note_count)
         return false;

@@ -8,7 +8,7 @@ static const char *dti_frame_name(int type) {
     return type > 0 && type < DTI_FRAME_COUNT ? names[type] : "unknown";
 }
 
-/* What may go early in a world of so many ranks. */
+/* The bytes that may go early in a world of this number of ranks. */
 static uint32_t dti_early_bytes(uint32_t world) {
     return world <= DTI_EARLY_RANKS ? DTI_EARLY_BYTES : DTI_EARLY_BYTES_LEAST;
 }
@@ -31,8 +31,8 @@ static bool dti_frame_is_kept(int type) {
            type != DTI_FRAME_PONG && type != DTI_FRAME_HEARTBEAT;
 }
 
-/* Exact for what has no body: a length that was changed must not make the reader wait for bytes
- * that never come. */
+/* Exact for frames without a body. Else a changed length would make the reader wait for bytes that
+ * never come. */
 static uint32_t dti_frame_length_max(int type) {
     switch (type) {
     case DTI_FRAME_DATA: return DTI_DATA_BYTES_MAX;

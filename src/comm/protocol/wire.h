@@ -21,27 +21,26 @@
  *   40   4     length of the body
  *   44   4     CRC32C of the body; of DATA and EAGER only with integrity CRC, otherwise 0
  *   48  16     tag: with a key the first half of HMAC-SHA256(key of this direction, number of the
- *              frame (8 bytes) || bytes 4 to 47 || SHA-256(body), the last only where there is a
- *              body and the type is neither DATA nor EAGER); without a key the CRC32C of bytes 0
+ *              frame (8 bytes) || bytes 4 to 47 || SHA-256(body)); the last only if there is a
+ *              body and the type is neither DATA nor EAGER. Without a key the CRC32C of bytes 0
  *              to 47, then zeros
  *
- * With integrity MAC the 16 bytes of the body's GMAC (gmac.c) stand between the header and the body
- * of a DATA or EAGER frame that has one; `length` does not count them.
+ * With integrity MAC, the body's GMAC (gmac.c, 16 bytes) lies before the body of a DATA or EAGER
+ * frame. `length` does not count it.
  *
- * Data needs a permission: the receiver's POST of the same operation permits all streams that go
- * straight into its memory, a CREDIT so many chunks of one that does not. Without a permission a
- * stream of at most dti_early_bytes() may go in an EAGER frame, into a buffer that each rank keeps
- * for each peer; of it a sender may use dti_early_units_all() of 64 bytes, header included, more
- * than were returned. EAGER also says what POST says. After a POST nothing of that operation goes
- * early.
- * So nobody ever stops reading because of what its application has not posted. Of several sockets
- * to a peer the first carries EAGER, POST and CREDIT, and chunk c of a stream goes on socket c
- * modulo their number.
+ * Data needs a permission. The receiver's POST of the same operation permits all streams that go
+ * straight into its memory. A CREDIT permits a number of chunks of another stream. Without a
+ * permission a stream of at most dti_early_bytes() may go in an EAGER frame, into a buffer that
+ * each rank keeps for each peer. A sender may use dti_early_units_all() units of it (64 bytes each,
+ * header included), plus the returned ones. EAGER also announces, like POST. After a POST nothing
+ * of that operation goes early. So a rank never stops reading because its application has not
+ * posted an operation. Of several sockets to a peer, the first carries EAGER, POST and CREDIT;
+ * chunk c of a stream goes on socket c modulo their number.
  *
- * Frames are kept by their sender until they are acknowledged, and sent again on the connection
- * that takes the place of one that broke (backlog.c); but for RESUME, RETURN, PING, PONG and
- * HEARTBEAT, which say how things stand and are made anew. RESUME is the first frame of each
- * direction of a connection. */
+ * A sender keeps frames until they are acknowledged. It sends them again on the connection that
+ * replaces a broken one (backlog.c). RESUME, RETURN, PING, PONG and HEARTBEAT are not kept: they
+ * report the current state and are made again. RESUME is the first frame of each direction of a
+ * connection. */
 
 #define DTI_WIRE_VERSION 3
 #define DTI_MAGIC 0x31525444u /* 'DTR1' */
@@ -49,8 +48,9 @@
 #define DTI_TAG_AT 48
 #define DTI_TAG_BYTES 16
 #define DTI_MAC_BYTES 16
-/* In worlds of up to so many ranks streams of DTI_EARLY_BYTES may go early, in larger ones those of
- * the least, as each rank keeps DTI_EARLY_STREAMS of the longest ones for each other rank. */
+/* In worlds of up to this number of ranks, streams of DTI_EARLY_BYTES may go early, in larger ones
+ * only short streams. Each rank keeps room for DTI_EARLY_STREAMS of the longest ones for each other
+ * rank. */
 #define DTI_EARLY_RANKS 64u
 #define DTI_EARLY_BYTES 65536u
 #define DTI_EARLY_BYTES_LEAST 4096u
@@ -119,7 +119,7 @@ static const char *dti_frame_decode(const uint8_t in[DTI_HEADER_BYTES], dti_fram
 /* Whether the tag is right; counts the frame. body as in dti_frame_seal. */
 static bool dti_frame_verify(dti_seal *seal, const uint8_t in[DTI_HEADER_BYTES],
                              const dti_frame *frame, const void *body);
-/* DATA and EAGER: the body is the application's data, checked by its CRC alone. */
+/* DATA and EAGER: the body is the application's data, checked only by its CRC. */
 static bool dti_frame_is_payload(int type);
 /* Whether its sender keeps it until it is acknowledged. */
 static bool dti_frame_is_kept(int type);

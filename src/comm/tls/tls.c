@@ -1,10 +1,10 @@
-/* TLS 1.3 by OpenSSL, in memory, and the bytes between it, a socket and a link, which is a rank's
- * (tcp_tls.c) or a message server's. It is configured, never negotiated: one version, one cipher
- * suite, no tickets, no resumption, no early data, no compression. Who is at the other end is known
- * by the job's key (an external PSK made of it, always with an ephemeral exchange), or by
- * certificates: both sides present one, of the authority that is given, with the name that is
- * given. In both cases dtrain's own handshake follows inside, bound to this channel. OpenSSL
- * allocates by malloc, for each connection. */
+/* TLS 1.3 by OpenSSL, in memory. It moves the bytes between TLS, a socket and a link, which is a
+ * rank's (tcp_tls.c) or a message server's. It is configured, never negotiated: one version, one
+ * cipher suite, no tickets, no resumption, no early data, no compression. The job's key
+ * authenticates the other end, as an external PSK, always with an ephemeral exchange. Or
+ * certificates do: both sides present one of the given authority, with the given name. In both
+ * cases dtrain's own handshake follows inside, bound to this channel. OpenSSL allocates by malloc,
+ * for each connection. */
 
 /* Whose plaintext it is. */
 typedef struct dti_tls_calls {
@@ -306,7 +306,7 @@ static long dti_tls_encrypt(dti_tls_conn *c, const uint8_t *data, size_t bytes) 
                : -1;
 }
 
-/* ---- the bytes of a connection; what a wire is told may close it: then there is no ssl */
+/* ---- the bytes of a connection; a callback of the wire may close it: then there is no ssl */
 
 /* What the link has to send, as far as the buffer takes it. */
 static bool dti_tls_encrypt_all(dti_tls_conn *c) {
@@ -403,7 +403,8 @@ static size_t dti_tls_fetch(dti_tls_conn *c) {
     return (size_t)got;
 }
 
-/* What is decrypted is always given to the link: no event of the socket would tell of it again. */
+/* Decrypted data always goes to the link at once, as no event of the socket would report it
+ * again. */
 static void dti_tls_read(dti_tls_conn *c) {
     for (size_t total = 0, got; total < DTI_TLS_READ_MAX && (got = dti_tls_fetch(c)) > 0;) {
         total += got;
@@ -416,7 +417,7 @@ static void dti_tls_read(dti_tls_conn *c) {
 
 #else
 
-typedef struct dti_tls dti_tls; /* there is none: comm.c refuses the mode */
+typedef struct dti_tls dti_tls; /* not compiled in: comm.c refuses the mode */
 
 typedef struct dti_tls_conn {
     void *ssl;

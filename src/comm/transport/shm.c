@@ -1,21 +1,22 @@
-/* The memory that two ranks of a host share: two rings of bytes, one for each direction, and what
- * each says to the other about them. It is foreign memory: the other side may write anything there
- * at any time. So our own positions are kept here and only told there; the other's is read once a
- * call and checked; and bytes are copied out before anybody looks at them.
+/* The memory that two ranks of a host share: two rings of bytes, one for each direction, and their
+ * positions. It is untrusted memory, because the other side may write anything there at any time.
+ * So our own positions are kept here and only published there. The other's is read once a call and
+ * checked. Bytes are copied out before any code looks at them.
  *
- * Who is about to sleep says so (`sleeps`), then looks once more; who then writes or takes bytes
- * rings, by a byte through their socket, on which alone anybody sleeps. Neither is lost, as all of
- * these are sequentially consistent. While nobody sleeps nothing calls the system. */
+ * A rank that is about to sleep announces it (`sleeps`), then looks once more. After that, a rank
+ * that writes or takes bytes wakes it by a byte through their socket, the only place to sleep. No
+ * wake-up is lost, as all of these are sequentially consistent. While no rank sleeps nothing calls
+ * the system. */
 
 #if DTI_TCP
 
 #define DTI_SHM_RING (256u << 10) /* a power of two; both fit into a core's second cache */
 #define DTI_SHM_BYTES (sizeof(dti_shm_head) + 2 * (size_t)DTI_SHM_RING)
-/* So much is copied before the other side is told: it begins meanwhile, and checksums find it in
- * the first cache. */
+/* This number of bytes is copied before the other side is notified. So it begins meanwhile, and
+ * checksums find them in the first cache. */
 #define DTI_SHM_PIECE (16u << 10)
-/* From here on a payload is read where it lies, if that is possible: one copy instead of two, for
- * some system calls. */
+/* From this size on a payload is read directly from the sender's memory, if possible: one copy
+ * instead of two, for some system calls. */
 #define DTI_SHM_LEND (128u << 10)
 #define DTI_SHM_BORROW ((size_t)128 << 10) /* at once, so that checksums find it in a cache */
 #define DTI_SHM_REWIND (8u << 10)
@@ -24,7 +25,7 @@
 #define DTI_SHM_FOR_ROOM 2u
 
 typedef struct dti_shm_way { /* positions: bytes since the beginning, modulo 2^32 */
-    /* Low half: what was written; high: the position that is now at the ring's first byte. */
+    /* Low half: the bytes written; high: the position that is now at the ring's first byte. */
     _Alignas(64) _Atomic uint64_t written;
     _Atomic uint32_t ended; /* nothing more will be written */
     _Alignas(64) _Atomic uint32_t taken;
@@ -48,7 +49,7 @@ typedef struct dti_shm { /* our side */
     dti_shm_head *head;  /* NULL: none */
     uint32_t side, written, taken;
     uint32_t first[2]; /* the position at the first byte of our ring, and of the other's */
-    uint32_t look;     /* when to look whether ours can begin anew */
+    uint32_t look;     /* when to look whether our ring can begin again */
     uint32_t told;     /* of `taken`, what the other side knows */
     uint32_t freed;    /* what it had taken when we last looked, which we do when we lack room */
 } dti_shm;
@@ -88,8 +89,8 @@ static int64_t dti_shm_room(dti_shm *m) {
     return (int64_t)(DTI_SHM_RING - used);
 }
 
-/* The same, and perhaps less than there is, where that is enough: its word is a line that the other
- * side writes. */
+/* Likewise, and perhaps fewer bytes than available, if that is enough: the other side's word is in
+ * a line that it writes. */
 static int64_t dti_shm_room_for(dti_shm *m, size_t bytes) {
     uint32_t room = DTI_SHM_RING - (m->written - m->freed);
     return room < bytes ? dti_shm_room(m) : (int64_t)room;
@@ -106,8 +107,8 @@ static void dti_shm_publish(const dti_shm *m) {
     atomic_store(&dti_shm_out(m)->written, (uint64_t)m->first[0] << 32 | m->written);
 }
 
-/* When all has been taken the ring begins anew at its first byte, so that short messages go through
- * memory that both sides' caches have. Looking costs the other's line, so that is done rarely. */
+/* An empty ring begins again at its first byte, so short messages go through memory that both
+ * sides' caches have. Looking costs the other's line, so it is rare. */
 static void dti_shm_rewind(dti_shm *m) {
     if (m->written - m->look >= UINT32_MAX / 2)
         return;
@@ -154,7 +155,7 @@ static void dti_shm_tell(dti_shm *m) {
     m->told = m->taken;
 }
 
-/* How many bytes were taken; the other side is told of pieces. */
+/* Takes bytes, and returns their number. The other side is notified piece by piece. */
 static int64_t dti_shm_read(dti_shm *m, const dti_socket_part *parts, int count) {
     const int64_t there = dti_shm_filled(m);
     uint32_t from = m->taken;

@@ -1,6 +1,6 @@
-/* The transport of a comm of one rank: every operation is a copy or the fold of this rank's own
- * leaves, done when it is posted. What is left to own are the handles, which behave as elsewhere:
- * each ends once. */
+/* The transport of a comm of one rank. Every operation is a copy or the fold of this rank's own
+ * leaves, done when it is posted. It owns the handles, which behave as elsewhere: each ends
+ * once. */
 
 typedef struct dti_single {
     uint64_t *ids; /* [count] posted and not waited for */
@@ -8,7 +8,7 @@ typedef struct dti_single {
     uint64_t last; /* the newest id */
 } dti_single;
 
-/* A reduction of one rank still has a result to finish: the canonical NaN, and in tree mode a sum
+/* A reduction of one rank still has to finish its result: the canonical NaN, and in tree mode a sum
  * over the buffers. */
 static void dti_single_fold(const dt_comm *comm, const dt_comm_op *op) {
     dti_operand operands[64] = {{op->in, (uint8_t)op->dtype, {0, 1}}};

@@ -1,8 +1,9 @@
-/* The transport over TCP: sockets, time and a thread around a dti_core. One lock guards it all. Who
- * waits for an operation moves the bytes himself, which saves a change of threads; the library's
- * thread keeps up the heartbeats, takes new connections, and moves bytes while nobody waits. It has
- * all signals blocked, and calls neither the allocator nor the logger of the application.
- * tcp_conn.c has the connections, tcp_wait.c the waiting, tcp_open.c what is called once. */
+/* The transport over TCP: sockets, time and a thread around a dti_core. One lock guards it all. A
+ * thread that waits for an operation moves the bytes itself, which saves a context switch. The
+ * library's thread keeps up the heartbeats, takes new connections, and moves bytes while no thread
+ * waits. It has all signals blocked, and calls neither the allocator nor the logger of the
+ * application. tcp_conn.c has the connections, tcp_wait.c the waiting, tcp_open.c what is called
+ * once. */
 
 #if DTI_TCP
 

@@ -1,14 +1,14 @@
-/* TCP's congestion control: the one that was asked for, on all sockets, and a word about bbr. bbr
- * paces a connection by what it has measured there. Between operations connections are idle, and an
- * operation often waits for its own rank or another, so what is measured can be far below what the
- * network carries; it is the default of many hosts. */
+/* TCP's congestion control: sets the requested one on all sockets, and warns about bbr, the default
+ * of many hosts. bbr paces a connection by its measured rate. Between operations connections are
+ * idle, and an operation often waits for a rank. So the measured rate can be far below the
+ * network's. */
 
 #if DTI_TCP
 
 #define DTI_FLOW_SLOW_NS 5000000u /* operations that take less are not looked at */
-#define DTI_FLOW_BYTES (1u << 20) /* nor are smaller ones: time on their way is no rate */
+#define DTI_FLOW_BYTES (1u << 20) /* nor are smaller ones: their time in flight is not a rate */
 #define DTI_FLOW_LOOKS 8u         /* of which three in four have to find it slow */
-#define DTI_FLOW_FACTOR 3u        /* slow: what TCP delivered in a row to what was reached */
+#define DTI_FLOW_FACTOR 3u        /* slow: TCP's rate within bursts, relative to the reached one */
 #define DTI_FLOW_BUSY_US 20000u   /* of a look, at least: the system counts in ticks */
 
 /* On a socket, before its connection if that is ours to make. dti_congestion_try has found what

@@ -163,7 +163,7 @@ static void dti_tcp_try_next(dti_tcp *t) {
 
 /* ---- accepting */
 
-/* Out of descriptors: the caller is told so by an end, instead of waiting. */
+/* Out of descriptors: ends the connection, so the caller notices instead of waiting. */
 static void dti_tcp_refuse_one(dti_tcp *t, int listener, int error) {
     dti_descriptor_give_up(&t->reserve);
     int fd = dti_socket_accept(listener);

@@ -1,5 +1,5 @@
-/* The transport over TCP, apart from what moves bytes: how it is opened and closed, its groups, and
- * what it says of itself. tcp.c has the rest. */
+/* The transport over TCP, apart from moving bytes: opening and closing it, its groups, and its
+ * info. tcp.c has the rest. */
 
 #if DTI_TCP
 
@@ -125,7 +125,7 @@ static void dti_tcp_close(dt_comm *comm) {
     }
     dti_tcp_thread_stop(t);
     dti_tcp_enter(comm);
-    /* What this rank saw is told before its connections end, which would look like a loss. */
+    /* Reports this rank's finding before its connections end, which would look like a loss. */
     while (t->core.state == DTI_CORE_SUSPECT) {
         dti_tcp_look(t, dti_ms_until(dti_core_deadline(&t->core)));
         dti_core_tick(&t->core, dti_now_ns());

@@ -1,11 +1,11 @@
-/* Connections between ranks of one host. A rank listens also at a name that the system keeps beside
- * the network (socket_local.c); who dials a rank of its host tries that first. The handshake is the
- * same, and with its PROOF the dialler passes memory, which the acceptor maps when the PROOF is
- * right. From then on all bytes of the link go through that memory (shm.c). The socket stays: its
- * end is the end of the other process, and a byte through it wakes who sleeps.
+/* Connections between ranks of one host. A rank also listens at a name of the system outside of the
+ * network (socket_local.c). A rank of the same host tries that first. The handshake is the same.
+ * With its PROOF the dialler passes memory, which the acceptor maps if the PROOF is right. From
+ * then on all bytes of the link go through that memory (shm.c). The socket stays: its end is the
+ * end of the other process, and a byte through it wakes a sleeper.
  *
- * Where this cannot be had the ranks use TCP, and say so, unless shared memory is required. With
- * integrity TLS there is none: what TLS has encrypted nobody of this host can read either. */
+ * If that is not available the ranks use TCP, and log it, unless shared memory is required. With
+ * integrity TLS it is not used: TLS hides data from this host's processes too. */
 
 #if DTI_TCP
 
@@ -67,9 +67,9 @@ static bool dti_conn_is_local(const dti_tcp *t, const dti_link *link, uint32_t p
            dti_local_unpack(p->address, p->address_bytes, t->host, name);
 }
 
-/* Says whether this process may read the other's memory, before the memory is the other's too.
- * With checksums alone: who cancels an operation has his buffer back at once, and what is read of
- * it then must be found out. */
+/* Publishes whether this process may read the other's memory, before the memory is the other's too.
+ * Only with checksums: a rank that cancels gets its buffer back at once, and checksums find changed
+ * data. */
 static void dti_conn_borrows(const dti_tcp *t, dti_tcp_conn *c) {
     c->borrows = t->core.set.integrity == DT_COMM_CRC && dti_local_may_read(c->process);
     atomic_store(&c->shm.head->side[c->shm.side].reads, (uint32_t)c->borrows);
@@ -118,8 +118,7 @@ static int dti_conn_dial_local(dti_tcp *t, dti_tcp_conn *c, char why[160]) {
     return -1;
 }
 
-/* True: nothing but shared memory will do for data with this rank, and there is none, which ends
- * the group. */
+/* True: data with this rank requires shared memory, which is missing; that ends the group. */
 static bool dti_tcp_needs_shared(dti_tcp *t, const dti_link *link, uint32_t peer, const char *why) {
     uint8_t name[DTI_LOCAL_BYTES];
     if (t->desc.shared_memory != DT_COMM_SHARED_REQUIRED || link->probe ||
@@ -219,7 +218,7 @@ static bool dti_conn_may_write(dti_tcp_conn *c) {
     return room < 0 || (room >= least && dti_link_may_lend(link));
 }
 
-/* It cannot, and nobody of this process looks without being told. */
+/* It cannot, and no thread of this process looks without a notification. */
 static bool dti_conn_shared_full(const dti_tcp *t, dti_tcp_conn *c) {
     if (t->thread_reads)
         dti_shm_sleep_also(&c->shm, DTI_SHM_FOR_ROOM);

@@ -1,6 +1,6 @@
-/* What TLS (tls.c) tells a connection, and what becomes of one that fails. A link hears of a
- * connection it dialled, and reads its first byte, when the TLS handshake is done; until then its
- * deadline is that of dtrain's. */
+/* The callbacks from TLS (tls.c) to a connection, and failed ones. A link learns of its dialled
+ * connection, and reads its first byte, after the TLS handshake. Until then its deadline is that of
+ * dtrain's handshake. */
 
 #if DTI_TCP && defined DT_WITH_OPENSSL
 
@@ -53,7 +53,7 @@ static void dti_conn_tls_secured(dti_link *link) {
         dti_core_connected(link->core, link);
 }
 
-/* Who dials in the clear is told why not, in the clear. */
+/* A peer that dials without TLS gets the reason without TLS. */
 static bool dti_conn_tls_greeted(dti_link *link, const uint8_t *data, size_t bytes) {
     dti_tcp_conn *c = link->conn;
     if (link->dialled || bytes < 4 || dti_get32(data) != DTI_MAGIC_HELLO)

@@ -1,5 +1,5 @@
-/* Waiting for the system: the sets of sockets that the application and the library's thread look
- * at, the looks of who waits for an operation, and the thread. */
+/* Waiting for the system. It owns the sets of sockets that the application and the library's thread
+ * poll, the polling of a waiting thread, and the library's thread. */
 
 #if DTI_TCP
 
@@ -139,7 +139,7 @@ static void dti_tcp_thread_stop(dti_tcp *t) {
     t->thread_made = false;
 }
 
-/* ---- who waits for an operation */
+/* ---- a thread that waits for an operation */
 
 /* One look at the data connections; with the lock, which is given back while it sleeps. */
 static void dti_tcp_look(dti_tcp *t, int timeout_ms) {
@@ -219,7 +219,7 @@ static void dti_tcp_glance(dti_tcp *t) {
     for (uint32_t i = 0; i < count; i++)
         if (found[i]->fd >= 0 && dti_conn_is_data(found[i]))
             dti_conn_glance(t, found[i]);
-    /* Nothing new has come: what was to go has gone, or has been tried. */
+    /* Nothing new has arrived, and pending data has been sent or tried. */
     if (moved == t->core.bytes_sent + t->core.bytes_received && !t->to_try &&
         t->core.state == DTI_CORE_OPEN)
         return;
@@ -227,8 +227,8 @@ static void dti_tcp_glance(dti_tcp *t) {
     dti_tcp_flush(t);
 }
 
-/* Until it is finished or the time is up: looks without sleep while bytes come and go and a little
- * longer, then sleeping ones. */
+/* Until it is finished or the time is up. Polls without sleep while bytes move and a little longer,
+ * then sleeps. */
 static void dti_tcp_wait_for(dti_tcp *t, const dti_flight *f, uint64_t start, uint64_t timeout_ns) {
     uint64_t until = timeout_ns > UINT64_MAX - start ? UINT64_MAX : start + timeout_ns;
     uint64_t moved = 0, moved_at = start;

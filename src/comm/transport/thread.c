@@ -1,9 +1,10 @@
-/* Ranks that are threads of one process. Nothing is sent: an operation is a slot where each rank
- * puts its buffers (thread_hub.c), and once all have, whoever waits does its jobs (thread_job.c).
- * One waiter is enough. This file owns posting, waiting, and a rank's coming and going; it refuses
- * to go on when a rank has left an operation that needs it, or does not come to it in time.
+/* Ranks that are threads of one process. Nothing is sent. An operation is a slot where each rank
+ * puts its buffers (thread_hub.c). Once all have, any waiting thread does its jobs (thread_job.c).
+ * One waiter is enough. This file owns posting, waiting, and ranks that join and leave. It ends the
+ * group if a rank has left an operation that needs it, or is late.
  *
- * Cost of an all-reduce of S bytes at N ranks: N S read, N S written, no memory but the slots. */
+ * Cost of an all-reduce of S bytes at N ranks: N S read, N S written, no memory except the
+ * slots. */
 
 /* Waking a sleeping thread costs 5 to 50 us. */
 #define DTI_THREAD_SPIN_NS 10000
@@ -191,7 +192,7 @@ static bool dti_slot_await(dt_comm *comm, dti_slot *slot, uint64_t timeout_ns) {
     }
 }
 
-/* Ends the post of a slot that is over. The lock is held on entry alone. */
+/* Ends the post of a finished slot. The lock is held only on entry. */
 static dt_result dti_slot_finish(dt_comm *comm, dti_slot *slot) {
     dti_hub *hub = ((dti_seat *)comm->state)->hub;
     dt_result result = dti_slot_phase(slot) == DTI_SLOT_DONE ? DT_OK : hub->result;
@@ -426,7 +427,7 @@ static dt_result dti_comm_make_threads(const dt_comm_desc *desc, int size, dt_co
     }
     if (hub && !made)
         dti_hub_free(hub);
-    out[0] = dti_comm_new(&base, NULL, 0, 1); /* tells the error */
+    out[0] = dti_comm_new(&base, NULL, 0, 1); /* reports the error */
     return result;
 }
 

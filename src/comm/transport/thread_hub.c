@@ -1,12 +1,12 @@
-/* Where ranks that are threads of one process meet. A hub has the teams, a team (all ranks, or a
- * group) the slots, a slot one operation: the buffers of all ranks that take part. All are under
+/* The shared state of ranks that are threads of one process. A hub has teams (all ranks, or a
+ * group), a team has slots, and a slot has one operation: the buffers of its ranks. All are under
  * the hub's one lock; only jobs are claimed without it (thread_job.c).
  *
- * A slot goes from GATHERING (posts are missing) to READY (jobs may be claimed) to DONE, or from
- * both of the first to ENDED with the hub: what ends one group ends all, for the ranks are in the
- * middle of it. `workers` counts the threads that are in a slot's buffers without the lock: a
- * rank's handle ends when its slot is DONE, or ENDED with no worker, and so nobody reads a buffer
- * that has been given back. Nothing here knows what an operation does. */
+ * A slot goes from GATHERING (posts are missing) to READY (jobs may be claimed) to DONE. From the
+ * first two it may go to ENDED with the hub: the end of one group ends all, as ranks are in the
+ * middle of them. `workers` counts the threads that use a slot's buffers without the lock. A rank's
+ * handle ends when its slot is DONE, or ENDED without workers. So no thread reads a buffer after
+ * its handle has ended. Nothing here knows what an operation does. */
 
 typedef enum dti_slot_state {
     DTI_SLOT_FREE,
@@ -79,7 +79,7 @@ static bool dti_slot_needs(const dti_slot *slot, uint32_t rank) {
     return slot->needed != 2 || slot->from == slot->to || slot->from == rank || slot->to == rank;
 }
 
-/* ---- slots; from here on the lock is held, if nothing else is said */
+/* ---- slots; from here on the lock is held, unless a comment says otherwise */
 
 static void dti_slot_set(dti_slot *slot, dti_slot_state phase) {
     atomic_store(&slot->phase, (int)phase);

@@ -1,13 +1,13 @@
-/* What an operation of ranks that are threads does: jobs of about 128 KiB, each a range of elements
- * of all ranks' buffers, which whoever waits claims and does for all ranks, straight from their
- * buffers to their buffers. A job reads all that it touches of its range before it writes there, in
- * an order in which no job touches what another one reads, so every in-place form is safe. Who does
- * a job never changes a bit of the result: reductions are the tree of fold.h. No lock is held
- * here, and the slot does not change while a job is under way. */
+/* The work of an operation between ranks that are threads. Jobs of about 128 KiB each cover a range
+ * of elements of all ranks' buffers. A waiting thread claims a job and does it for all ranks,
+ * directly between their buffers. A job reads all of its range before it writes there, and no job
+ * writes what another one reads. So every in-place form is safe. The bits do not depend on the
+ * thread that does a job: reductions are the tree of fold.h. No lock is held here, and the slot
+ * does not change while a job runs. */
 
 #define DTI_JOB_BYTES ((uint64_t)128 << 10)
-/* A job folds so much at a time, into one rank's result, and copies it to the others' while it is
- * in the first-level cache. */
+/* A job folds this number of bytes at a time, into one rank's result. It copies that to the others'
+ * while it is in the first-level cache. */
 #define DTI_FOLD_BYTES ((uint64_t)8 << 10)
 
 typedef struct dti_job {
@@ -86,8 +86,8 @@ static void dti_job_reduce(const dti_job *j, uint32_t owner, bool all) {
     }
 }
 
-/* Ascending: a result at the start of `in` lies over block 0, which was folded first, and one at
- * its own place over a block that nobody reads after. */
+/* Ascending. A result at the start of `in` overlaps block 0, which was folded first. One at its own
+ * place overlaps a block that is not read afterwards. */
 static void dti_job_reduce_scatter(const dti_job *j) {
     for (uint32_t b = 0; b < j->size; b++)
         dti_job_fold(j, dti_job_out(j, b, 0), b, 0, j->count);
