@@ -1,7 +1,7 @@
-/* The public functions of the collectives: the check of a desc, the life of a comm, and the calls
- * that begin, wait for and end operations. All transports share them. It passes on only checked
- * operations (coll.c), and counts those in flight. It refuses a comm that failed, ended, or came
- * through a fork. Only the transport executes operations. */
+/* The public functions of the collectives. They check a desc, create and destroy a comm, and begin,
+ * wait for and end operations. All transports share them. It passes on only checked operations
+ * (coll.c), and counts those in flight. It refuses a comm that failed, ended, or came through a
+ * fork. Only the transport executes operations. */
 
 /* ---- the desc */
 

@@ -6,8 +6,8 @@
  *   latency     a round in which each rank sends one short message to the next
  *   message     what a round takes longer in which each sends one to both its neighbours
  *   bytes       a burst to the next, four times as long until its time is clearly above
- *               the latency, then once more: a shaper's bucket is empty after the ones
- *               before. It is made of arrays that stay in the caches, as chunks of collectives do
+ *               the latency; then once more, as a shaper's bucket is empty by then.
+ *               It is made of arrays that stay in the caches, as chunks of collectives do
  *
  * Rounds are timed in batches. If ranks share processors, some rounds take no time and one takes a
  * time slice. The median of batches counts, and of all ranks the slowest, as all wait for it.

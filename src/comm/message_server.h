@@ -1,9 +1,9 @@
-/* Messages between a server and its clients, which form no group: each is a connection by itself
- * that comes and goes. Connections are authenticated by the job's key as those between ranks are
- * (handshake.c), and frames are sealed like theirs (wire.c); docs/protocol.md has the bytes. A
- * connection carries one message at a time each way, so a client waits for its answer. There are no
- * queues; creating the server allocates all memory. It has no thread: `step` moves bytes and calls
- * back, on the thread that calls it. It does not know what messages mean.
+/* Messages between a server and its clients, which form no group. Each client has a connection of
+ * its own, which comes and goes. Connections are authenticated by the job's key as those between
+ * ranks are (handshake.c), and frames are sealed like theirs (wire.c); docs/protocol.md has the
+ * bytes. A connection carries one message at a time each way, so a client waits for its answer.
+ * There are no queues; creating the server allocates all memory. It has no thread: `step` moves
+ * bytes and calls back, on the thread that calls it. It does not know what messages mean.
  *
  * message/ has its files, in the order in which to read them:
  *

@@ -119,8 +119,8 @@ static void dti_wake_close(const int ends[2]);
 static void dti_wake_write(const int ends[2]);
 static void dti_wake_drain(const int ends[2]);
 
-/* ---- of one host: a socket by a name that ends with its process and is in no file system, and
- * memory that goes through it. Where DTI_SHARED is 0 each fails with ENOSYS. */
+/* ---- of one host: a socket with a name outside of file systems, which ends with its process, and
+ * memory passed through it. If DTI_SHARED is 0 each fails with ENOSYS. */
 
 #define DTI_HOST_BYTES 8 /* distinguishes this boot of this machine from others */
 #define DTI_LOCAL_BYTES 8

@@ -145,13 +145,13 @@ static void dti_server_fault(dt_server *s, uint32_t who, const dti_message *m, c
 
 /* The first server decides when a batch is over, and workers inform the others. Those have all of
  * its pushes by then, because workers push to the first server last. */
-static bool dti_server_follow(dt_server *s, uint32_t who, const dti_resolved *told) {
-    while (!s->result && s->tickets.base <= told->version) {
-        const uint64_t serial = s->tickets.base, age = told->version - serial;
+static bool dti_server_follow(dt_server *s, uint32_t who, const dti_resolved *news) {
+    while (!s->result && s->tickets.base <= news->version) {
+        const uint64_t serial = s->tickets.base, age = news->version - serial;
         dti_batch_open *batch = dti_tickets_batch(&s->tickets, serial);
-        const bool skipped = age < 64 && (told->skipped >> age & 1);
+        const bool skipped = age < 64 && (news->skipped >> age & 1);
         const uint64_t before = s->info.skipped;
-        const float clip = age < 64 ? told->clips[age] : DTI_CLIP_UNKNOWN;
+        const float clip = age < 64 ? news->clips[age] : DTI_CLIP_UNKNOWN;
         const bool known = clip >= 0.0f && clip <= 1.0f;
         if (!known && clip != DTI_CLIP_UNKNOWN) {
             dti_server_error(s, who, DT_ERROR_CORRUPT,
@@ -162,7 +162,7 @@ static bool dti_server_follow(dt_server *s, uint32_t who, const dti_resolved *to
             dti_server_error(s, who, DT_ERROR_INVALID,
                              "this server is at batch %llu, but server 0 at %llu; restart all "
                              "servers from checkpoints of one step",
-                             (unsigned long long)serial, (unsigned long long)told->version + 1);
+                             (unsigned long long)serial, (unsigned long long)news->version + 1);
             return false;
         }
         batch->faulty = skipped;

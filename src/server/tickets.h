@@ -1,9 +1,9 @@
-/* Which worker computes what: the state of a parameter server without I/O. Its input is workers,
- * time and messages, its output decisions. Batches have serial numbers from 1, in the order of the
+/* The work items of a parameter server's workers, without I/O. Its input is workers, time and
+ * messages, its output decisions. Batches have serial numbers from 1, in the order of the
  * data, over all epochs; each is cut into batch slices, and a ticket is a batch slice of a batch. A
  * batch whose tickets have all been pushed is complete; batches are resolved (applied, or skipped
- * where a worker found a NaN) in the order of their serials. Batch q is handed out when all up to q
- * - 1 - staleness are resolved. So a worker at clock q goes on while the slowest one is at q -
+ * where a worker found a NaN) in the order of their serials. Batch q is handed out when all up to q -
+ * staleness - 1 are resolved. So a worker at clock q goes on while the slowest one is at q -
  * staleness or later. This is stale synchronous parallel (Ho et al. 2013). With staleness 0 that is
  * the synchronous step.
  *

@@ -264,17 +264,17 @@ static uint64_t dti_worker_safe(const dt_trainer *t) {
 
 /* The squares that a server's part of a batch adds up to, to the first server. Not *goes_on: the
  * batch is over. */
-static dt_result dti_worker_bring_one(dt_trainer *t, const dti_told *told, uint64_t serial,
+static dt_result dti_worker_bring_one(dt_trainer *t, const dti_told *news, uint64_t serial,
                                       uint32_t from, bool *goes_on) {
     dti_served *w = t->worker;
     dti_client *c = &w->client;
     const dti_welcome *said = &c->servers[from].welcome;
     const uint64_t bytes = dti_push_blocks(said->begin, said->end) * sizeof(float);
     const dti_message measure = {
-        .kind = DTI_SAY_MEASURE, .number = serial, .bytes = sizeof told->resolved};
+        .kind = DTI_SAY_MEASURE, .number = serial, .bytes = sizeof news->resolved};
     const dti_message brought = {
         .kind = DTI_SAY_BROUGHT, .part = from, .number = serial, .bytes = bytes};
-    dt_result result = dti_client_ask(c, from, &measure, &told->resolved, w->wire, w->wire_bytes);
+    dt_result result = dti_client_ask(c, from, &measure, &news->resolved, w->wire, w->wire_bytes);
     *goes_on = !result && c->answer.kind == DTI_SAY_SQUARES;
     if (result || (c->answer.kind == DTI_SAY_PUSHED && c->answer.part == DTI_PUSH_VOID))
         return result;

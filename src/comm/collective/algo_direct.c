@@ -1,4 +1,4 @@
-/* Direct algorithms that sum or cut. Every rank exchanges with every other, so each array is sent
+/* Direct algorithms that sum or cut. Every rank exchanges with every other. So each array is sent
  * twice for any number of ranks N. Plain direct exchanges are in algo_exchange.c.
  *
  *   all-reduce      each rank sums one segment of all ranks' arrays and sends the sum to all:
@@ -17,11 +17,11 @@
  *
  * Memory: slots; reduce also one segment of WORK. The order of summing is fold.h's tree.
  *
- * In place: a rank's sum overwrites its own segment of IN, which it sends to nobody. The sum that
- * overwrites another's segment was made by its owner, chunk for chunk, from the data that this rank
- * sent. In tree mode this holds for the first buffer, if its type is that of the result (choose.c
- * refuses others). In place reduce-scatter writes to block 0, chunk for chunk after that has gone
- * to rank 0. Rank 0 waits for nobody. Broadcast writes nothing at the root. */
+ * In place: a rank's sum overwrites its own segment of IN, which it sends to nobody. The sum of
+ * another's segment overwrites that segment. Its owner made it, chunk for chunk, from the data that
+ * this rank sent. In tree mode this holds for the first buffer, if its type is that of the result
+ * (choose.c refuses others). In place reduce-scatter writes to block 0, chunk for chunk after that
+ * has gone to rank 0. Rank 0 waits for nobody. Broadcast writes nothing at the root. */
 
 /* What rank `owner` sums. */
 static dti_part dti_direct_part(const dti_collective *c, uint32_t owner) {

@@ -3,17 +3,17 @@
  *   send, recv   1 message
  *   all-gather   1 message; (N-1) blocks sent and received per rank, the least there can be
  *   all-to-all   1 message; (N-1) blocks sent and received per rank, likewise
- *   barrier      ceil(log2 N) messages in a row, of a byte each: in round k a rank reports to the
- *                one 2^k after it that the 2^k before it have arrived. (Hensgen, Finkel, Manber:
+ *   barrier      ceil(log2 N) messages in a row, of a byte each. In round k a rank reports to
+ *                the one 2^k after it that the 2^k before it have arrived (Hensgen, Finkel, Manber:
  *                Two Algorithms for Barrier Synchronization, 1988: dissemination)
  *
  * Peers are taken in rotated order, rank + 1, rank + 2, ..., so that not all begin with the same
  * one.
  *
- * Memory: none, but an all-to-all in place: N-1 blocks of WORK. There a pair exchanges blocks. If
- * each waited until its own room is free, both would wait for ever. So received data goes to WORK,
- * and then to OUT, chunk for chunk after the block there has gone. An all-gather in place is as
- * dti_collective_block says; if in = out at another's block, one block of WORK. */
+ * Memory: none, except N-1 blocks of WORK for an all-to-all in place. There a pair exchanges
+ * blocks. If each waited until its own room is free, both would wait for ever. So received data
+ * goes to WORK, and then to OUT, chunk for chunk after the block there has gone. An all-gather in
+ * place is as dti_collective_block says; if in = out at another's block, one block of WORK. */
 
 static void dti_algo_send_direct(dti_builder *b, const dti_collective *c) {
     dti_add_send(b, (uint32_t)c->op.root, 0, dti_stretch_all(c, DTI_REGION_IN), false);

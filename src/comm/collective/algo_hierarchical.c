@@ -1,30 +1,31 @@
 /* All-reduce if several ranks share each host. Sums within a host do not cross the network. Ranks
  * are in blocks, `local` consecutive ones on each of H hosts. The array is cut into a piece for
- * each place on a host, and each piece into a part for each host.
+ * each place on a host. Each piece is cut into a part for each host.
  *
  *   1. on the host, every rank sums its piece of all its neighbours' arrays
  *   2. between the ranks of one place on all hosts: each sums its host's part of that piece
  *   3. back: the parts' sums go to the other hosts, and there, and here, to all neighbours
  *
  * 4 messages in a row, of which 2 cross the network. 2 (N-1)/N S bytes are sent and received per
- * rank. 2 (H-1)/H S of them leave a host, all its ranks together; with direct `local` times as many
- * leave. Sums of 16-bit floats are float32 on the way there, so 3 (H-1)/H S leave. Memory: slots,
- * fewer than direct's; WORK of (2 - 1/H) S / local in the type of partial sums. (Cho, Finkler,
- * Kung, Hunter: BlueConnect, MLSys 2019; with direct's exchanges at both levels.)
+ * rank. 2 (H-1)/H S of them leave a host, all its ranks together; with direct the host sends
+ * `local` times the bytes. Sums of 16-bit floats are float32 on the way there, so 3 (H-1)/H S
+ * leave. Memory: slots, fewer than direct's; WORK of (2 - 1/H) S / local in the type of partial
+ * sums. (Cho, Finkler, Kung, Hunter: BlueConnect, MLSys 2019; with direct's exchanges at both
+ * levels.)
  *
  * All steps of a part have its range. So it goes through all levels chunk by chunk, before or after
  * other parts. A level goes through hosts and neighbours in rotated order, its own host last, as
  * data for others travels further.
  *
- * The order of summing is fold.h's tree. `local` is a power of two, so a host is a subtree, and its
- * sum is one operand of the whole. So choose.c refuses ranks that are not in such blocks. In tree
- * mode it also refuses ranks without the same number of leaves, a power of two.
+ * The order of summing is fold.h's tree. `local` is a power of two, so a host is a subtree. Its sum
+ * is one operand of the whole. So choose.c refuses ranks that are not in such blocks. In tree mode
+ * it also refuses ranks without the same number of leaves, a power of two.
  *
  * Sums that need only slots and IN empty the slots, so slots become free whatever other hosts do.
  * Data from other hosts goes to WORK.
  *
- * In place: a rank's own piece goes to nobody. Each other part of OUT is overwritten by a sum that
- * was made, chunk for chunk, from this rank's data of it. */
+ * In place: a rank's own piece goes to nobody. A sum that overwrites another part of OUT was made,
+ * chunk for chunk, from this rank's data of it. */
 
 /* Where a rank is. */
 typedef struct dti_hosts {

@@ -1,8 +1,8 @@
 /* One operation as the application describes it: its sizes, and its check. A rank refuses here all
- * errors that it can see by itself: kinds, roots, counts, buffers that overlap, an algorithm that
- * does not exist. It clears fields that the kind does not use, so ranks never differ in them.
- * Transports find mismatches, which only two ranks together can see; dti_coll_agrees defines
- * them. */
+ * errors that it can see by itself. They are kinds, roots, counts, buffers that overlap, or an
+ * algorithm that does not exist. It clears fields that the kind does not use, so ranks never differ
+ * in them. Transports find mismatches, which only two ranks together can see; dti_coll_agrees
+ * defines them. */
 
 /* ---- sizes and texts */
 

@@ -76,7 +76,7 @@ typedef struct dti_fold_job {
     bool round;       /* the last step divides or rounds */
     uint32_t divisor; /* of the last step; 1 = none */
     uint64_t at;      /* the block's first element */
-    size_t count;     /* and its elements */
+    size_t count;     /* elements of the block */
 } dti_fold_job;
 
 DTI_INLINE const uint8_t *dti_fold_at(const dti_fold_job *job, const dti_operand *operand) {

@@ -1,6 +1,6 @@
 /* Sums of arrays in a fixed order, for all-reduce. The order is a tree over leaves. n leaves are
  * split at the largest power of two below n; each side is summed by itself, then left + right. So
- * the bits depend only on the leaves, not on ranks, order of arrival or CPU: nothing is fused or
+ * the bits depend only on the leaves, not on ranks, order of arrival or CPU. Nothing is fused or
  * reordered. */
 
 /* The type that partial results have: f32 of 16-bit floats (sum, mean, product), i64 of integers'
@@ -24,9 +24,9 @@ typedef struct dti_operand {
  * quiet, positive, no payload. Of a NaN in partials only that it is one is promised. Floats: a mean
  * is divided in the sum's type. min and max are NaN where an operand is; of -0 and +0 they give the
  * one further left. Integers: sums and products wrap around; a mean is the int64 sum (of int64 it
- * wraps) divided, cut towards zero. out may be an operand's data, if that has at least as many
- * bytes an element; no other overlap. Any alignment; never allocates; at most 64 KiB of stack. To
- * be called between dti_fp_enter and dti_fp_leave. */
+ * wraps) divided, cut towards zero. out may be an operand's data, if its elements have at least the
+ * bytes of out's; no other overlap. Any alignment; never allocates; at most 64 KiB of stack. To be
+ * called between dti_fp_enter and dti_fp_leave. */
 static void dti_fold(void *out, const dti_operand *operands, uint32_t operand_count, uint64_t count,
                      dt_dtype dtype, dt_comm_reduction reduction, bool finish, uint32_t divisor);
 /* bf16 to float32; no overlap. */

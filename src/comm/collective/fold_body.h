@@ -1,5 +1,5 @@
-/* Loops of the folds for one instruction set. They fold a pair of arrays into one, convert between
- * element and sum types, and sum several float arrays in one pass. Included once per set, with
+/* Loops of the folds for one instruction set. They fold two arrays into one, sum several float
+ * arrays in one pass, and convert between element and sum types. Included once per set, with
  * DTI_ISA(name) and DTI_FOLD_BYTES, the bytes of a vector. Pointers have any alignment. Knows
  * nothing of leaves. NaN is found by integers, and again where a comparison would do: no flag of
  * the host's can change those. */

@@ -3,8 +3,8 @@
  * ranks' steps against each other without any network.
  *
  * Steps work on ranges of elements, cut into chunks of equally many elements (the last may be
- * shorter). Steps that depend on each other have the same range, so chunk c of one can wait for
- * chunk c of another. So a result leaves while the rest is still coming in.
+ * shorter). Dependent steps have the same range, so chunk c of one can wait for chunk c of another.
+ * So a result leaves while the rest is still coming in.
  *
  * A stream is the data that one rank sends to one other in one step. The sender's and the
  * receiver's step have the same stream number, dtype and count. Numbers are unique per ordered pair

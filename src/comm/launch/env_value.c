@@ -14,7 +14,7 @@ static bool dti_env_fail(dti_env_reader *r, const char *format, ...) {
     return false;
 }
 
-/* An empty variable counts as not set: manifests and scripts leave some behind. */
+/* An empty variable counts as not set: some manifests and scripts set empty ones. */
 static const char *dti_env_get(const dti_env_reader *r, const char *name) {
     const char *value = *name ? r->env->get(r->env->user, name) : NULL;
     return value && *value ? value : NULL;

@@ -6,10 +6,10 @@
  *
  * The file of one host. Rank 0 writes a key to a new file (O_EXCL, 0600) in a folder that only its
  * user can enter. It locks that file, and renames it to a name made of job, attempt and rendezvous.
- * The lock shows that its writer lives: the others take the first file of that name whose lock they
+ * The lock shows that its writer lives. The others take the first file of that name whose lock they
  * cannot get. A crashed run's file is not locked, as locks end with their process. So nobody reads
  * a stale key, and rank 0's rename replaces it. When all have joined, rank 0 removes the file:
- * dti_key_forget(). Rank 0 does this after it has its listening socket or rendezvous file, so two
+ * dti_key_forget(). Rank 0 does this after it has its listening socket or rendezvous file. So two
  * jobs of one name never both write. Folders: /run/user/UID, which is $XDG_RUNTIME_DIR wherever
  * that is set, and else /tmp/dtrain-UID. The variable itself is not read, as ranks from different
  * sessions may have it or not. The others look in both. If the second name is not this user's

@@ -1,17 +1,17 @@
 /* How the ranks of a job find rank 0. It gives at least one listening socket of this rank, and for
- * other ranks the addresses of rank 0. They are looked up again at each try: a name may be
- * registered late, a file or a store may be of an earlier run. It does not decide about joining:
+ * other ranks the addresses of rank 0. They are looked up again at each try. A name may be
+ * registered late; a file or a store may be of an earlier run. It does not decide about joining:
  * whatever answers at an address has to prove the key. Only desc.attempt distinguishes groups made
  * one after another at one place.
  *
  *   tcp://host:port       rank 0 listens at each address of the name that is this host's (without
  *                         one, as for a service's name, at the chosen interfaces)
  *   tcp://host:port+16    the same at the first of 16 ports that is free; the others try them all
- *   file:///path          rank 0 writes its addresses there, by a new file that it renames,
- *                         and removes the file when all have joined, or it gives up; one that is
- *                         neither empty nor of this form stays, and is an error
+ *   file:///path          rank 0 writes its addresses there, by a new file that it renames.
+ *                         It removes the file when all have joined, or it gives up. Another
+ *                         program's file stays, and is an error
  *   tcpstore://host:port  rank 0 leaves them in PyTorch's store, as torchrun has one
- *   pmix:  pmi:N          rank 0 gives them, and the key, to the launcher, which gives them to all */
+ *   pmix:  pmi:N          rank 0 gives them, and the key, to the launcher for all ranks */
 
 #if DTI_TCP
 
@@ -397,8 +397,8 @@ static void dti_rendezvous_candidates(dti_rendezvous *r, const dti_addresses *fo
     }
 }
 
-/* Whether what answers at rank 0's address may be another job's without anybody's mistake: the port
- * was one of several, or the address stood in a file or store that may be of an earlier run. */
+/* Whether another job may answer at rank 0's address without a mistake. Then the port is one of
+ * several, or the address is from a file or store of an earlier run. */
 static bool dti_rendezvous_is_guessed(const dti_rendezvous *r) {
     return r->at.ports > 1 || r->place == DTI_MEET_FILE || r->place == DTI_MEET_STORE;
 }

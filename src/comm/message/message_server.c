@@ -438,8 +438,8 @@ static dt_result dti_message_server_listen(dti_message_server *server, const cha
     server->port = e.port;
     for (int i = 0; i < list.count; i++) {
         dti_address_set_port(&list.at[i], server->port);
-        /* a server that restarts at its address finds connections of its former run there, even if
-         * the system chose the port */
+        /* a restarted server finds connections of its former run at its address, even if the system
+         * chose the port */
         const int s = dti_listen_as(&list.at[i], true);
         if (s < 0)
             continue;

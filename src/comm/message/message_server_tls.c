@@ -22,7 +22,7 @@ struct dti_message_server {
     uint64_t accept_after; /* there was no descriptor: not before this time, ns */
     int listeners[DTI_ADDRESSES_MAX];
     int listener_count;
-    dt_comm_desc by;           /* as it was given, */
+    dt_comm_desc by;           /* a copy of .security */
     dti_rendezvous rendezvous; /* of the file with the server's address */
     uint32_t count;
     dti_message_server_conn *conns;   /* [count] */

@@ -2,8 +2,8 @@
  * a user's buffer. Elements are copied to scratch (16-bit floats widened), sent, and copied back
  * (divided, rounded). A cancelled operation leaves its scratch to MPI, and its buffers are free at
  * once. At most DTI_MPI_WINDOW chunks of one are in flight; wait and test of any operation move
- * them on. Chunks of one group go in the order of its operations, those of a pair in the order of
- * its sends. So all ranks give MPI the same collectives in the same order.
+ * them on. A group's chunks are sent in the order of its operations, a pair's in the order of its
+ * sends. So all ranks call MPI's collectives in the same order.
  *
  * All ranks get the same bits of an all-reduce because the standard says so (MPI 3.1, 5.9.6: "all
  * processes ... receive identical results"). A sum at one rank and a broadcast would not need that
@@ -23,9 +23,9 @@
 #endif
 
 /* A chunk has about this number of bytes of scratch. So MPI's counts never come near 2^31, and
- * copying one chunk overlaps the transfer of another. Measured with Open MPI 4.1 on one host: 64
- * MiB take 1.3 to 1.6 times MPI_Allreduce's time with 2 ranks, and 0.9 with 4. Four chunks of 1 MiB
- * took 1.6, and 1.2 to 1.4. */
+ * copying one chunk overlaps the transfer of another. Measured with Open MPI 4.1 on one host, 64 MiB.
+ * It took 1.3 to 1.6 times MPI_Allreduce's time with 2 ranks, 0.9 with 4. Four chunks of 1 MiB took
+ * 1.6, and 1.2 to 1.4. */
 #define DTI_MPI_CHUNK ((uint64_t)256 << 10)
 #define DTI_MPI_WINDOW 8
 /* What the others finished before one ended the group may still need a few looks here. */
@@ -113,7 +113,7 @@ static void dti_mpi_tell(dti_mpi *m, int which, dt_result result, const char *te
 
 /* Ends all groups here, and on the other ranks when they receive it. The first cause stays. */
 DTI_PRINTF(4, 5)
-static void dti_mpi_end(dti_mpi *m, dt_result result, bool tell, const char *format, ...) {
+static void dti_mpi_end(dti_mpi *m, dt_result result, bool inform, const char *format, ...) {
     if (m->result)
         return;
     m->result = result;
@@ -121,7 +121,7 @@ static void dti_mpi_end(dti_mpi *m, dt_result result, bool tell, const char *for
     for (dti_mpi_op *o = m->active; o; o = o->next)
         o->state = DTI_MPI_OVER, o->result = result;
     m->active = NULL;
-    if (tell)
+    if (inform)
         dti_mpi_tell(m, 0, result, m->error);
 }
 

@@ -38,7 +38,7 @@
 #define DTI_NOTES 16
 #define DTI_NOTE_BYTES 256
 /* Chunks of a window, unless the application gives less. With many peers each fills a part of a
- * link, and all their chunks in flight do not fit the caches (docs/speed.md). */
+ * link. All their chunks in flight do not fit the caches (docs/speed.md). */
 #define DTI_WINDOW_LEAST(size) ((size) > 3 ? 2u : 4u)
 #define DTI_HISTORY 128 /* finished collectives that late announcements are compared with */
 
@@ -134,8 +134,8 @@ typedef struct dti_link {
     uint32_t peer;            /* world rank; DTI_NOBODY until it has said so */
     dti_backlog *back;        /* of a peer that has proved itself, or that was dialled; else NULL */
     uint64_t deadline;        /* of the handshake, ns */
-    uint32_t source;          /* accepted: the group that its address falls into, */
-    uint8_t from[DTI_SOURCE_BYTES]; /* and that address */
+    uint32_t source;          /* accepted: its address's group */
+    uint8_t from[DTI_SOURCE_BYTES]; /* accepted: its address */
     uint64_t heard;                 /* when the last byte came, ns */
     uint64_t begun; /* when a part of a frame came, ns; 0 = none waits for the rest */
     uint64_t moved; /* when the last byte went, ns */
@@ -225,8 +225,8 @@ typedef struct dti_track {
     uint32_t reader;      /* RECV: the last step that reads what has come; DTI_NOBODY = none */
     bool guards;          /* SEND: a step waits for it, and writes where it reads */
     uint32_t alike;       /* SEND: the first step that sends the same bytes, to whomever */
-    uint32_t sum_of[DTI_SUMS_KEPT]; /* of that first step: chunks whose checksums are kept, */
-    uint32_t sums[DTI_SUMS_KEPT];   /* and those */
+    uint32_t sum_of[DTI_SUMS_KEPT]; /* `alike`'s: chunks with a kept checksum */
+    uint32_t sums[DTI_SUMS_KEPT];   /* these checksums */
     uint32_t first_bit;             /* several sockets: done chunks past `done`, in flight->bits */
 } dti_track;
 

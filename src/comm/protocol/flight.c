@@ -219,8 +219,8 @@ static bool dti_flight_slots_reserve(dti_core *core, const dti_flight *f) {
     uint64_t need = (uint64_t)f->slot_streams * core->window * core->set.chunk_bytes;
     if (need <= core->pool_bytes)
         return true;
-    /* Without leaves an old one in use and a new one that is too small cannot occur: the group's
-     * largest need is allocated at once. With leaves they can. */
+    /* An old one in use and a new one that is too small occur only with leaves. Without leaves the
+     * group's largest need is allocated at once. */
     if (core->old_pool)
         return dti_fail(
                    core->base, DT_ERROR_INVALID,
@@ -356,8 +356,8 @@ static uint32_t dti_flight_recv_limit(const dti_core *core, const dti_flight *f,
     return DTI_MIN(limit, f->tracks[t->consumer].done + core->window);
 }
 
-/* Whether the chunk that a RECV waits for could be used if it came, because its reader's other
- * operands are there. With doubling, most messages become useful one after another. */
+/* Whether the chunk that a RECV waits for could be used: its reader's other operands are there.
+ * With doubling, most messages become useful one after another. */
 static bool dti_flight_recv_is_next(const dti_flight *f, const dti_track *t) {
     if (t->reader == DTI_NOBODY)
         return true;

@@ -30,11 +30,11 @@
  *
  * Data needs a permission. The receiver's POST of the same operation permits all streams that go
  * straight into its memory. A CREDIT permits a number of chunks of another stream. Without a
- * permission a stream of at most dti_early_bytes() may go in an EAGER frame, into a buffer that
- * each rank keeps for each peer. A sender may use dti_early_units_all() units of it (64 bytes each,
- * header included), plus the returned ones. EAGER also announces, like POST. After a POST nothing
- * of that operation goes early. So a rank never stops reading because its application has not
- * posted an operation. Of several sockets to a peer, the first carries EAGER, POST and CREDIT;
+ * permission a stream of at most dti_early_bytes() may go in an EAGER frame. Each rank keeps a
+ * buffer for these for each peer. A sender may use dti_early_units_all() units of it (64 bytes
+ * each, header included), plus the returned ones. EAGER also announces, like POST. After a POST
+ * nothing of that operation goes early. So a rank never stops reading because its application has
+ * not posted an operation. Of several sockets to a peer, the first carries EAGER, POST and CREDIT;
  * chunk c of a stream goes on socket c modulo their number.
  *
  * A sender keeps frames until they are acknowledged. It sends them again on the connection that
@@ -48,9 +48,9 @@
 #define DTI_TAG_AT 48
 #define DTI_TAG_BYTES 16
 #define DTI_MAC_BYTES 16
-/* In worlds of up to this number of ranks, streams of DTI_EARLY_BYTES may go early, in larger ones
- * only short streams. Each rank keeps room for DTI_EARLY_STREAMS of the longest ones for each other
- * rank. */
+/* In worlds of up to this number of ranks, streams of DTI_EARLY_BYTES may go early. In larger ones
+ * only short streams may. Each rank keeps room for DTI_EARLY_STREAMS of the longest ones for each
+ * other rank. */
 #define DTI_EARLY_RANKS 64u
 #define DTI_EARLY_BYTES 65536u
 #define DTI_EARLY_BYTES_LEAST 4096u

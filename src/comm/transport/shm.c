@@ -4,9 +4,9 @@
  * checked. Bytes are copied out before any code looks at them.
  *
  * A rank that is about to sleep announces it (`sleeps`), then looks once more. After that, a rank
- * that writes or takes bytes wakes it by a byte through their socket, the only place to sleep. No
- * wake-up is lost, as all of these are sequentially consistent. While no rank sleeps nothing calls
- * the system. */
+ * that writes or takes bytes wakes it by a byte through their socket. A rank sleeps only on that.
+ * No wake-up is lost, as all of these are sequentially consistent. While no rank sleeps nothing
+ * calls the system. */
 
 #if DTI_TCP
 
@@ -15,8 +15,8 @@
 /* This number of bytes is copied before the other side is notified. So it begins meanwhile, and
  * checksums find them in the first cache. */
 #define DTI_SHM_PIECE (16u << 10)
-/* From this size on a payload is read directly from the sender's memory, if possible: one copy
- * instead of two, for some system calls. */
+/* From this size on a payload is read directly from the sender's memory, if possible. That saves a
+ * copy for some system calls. */
 #define DTI_SHM_LEND (128u << 10)
 #define DTI_SHM_BORROW ((size_t)128 << 10) /* at once, so that checksums find it in a cache */
 #define DTI_SHM_REWIND (8u << 10)
@@ -89,8 +89,8 @@ static int64_t dti_shm_room(dti_shm *m) {
     return (int64_t)(DTI_SHM_RING - used);
 }
 
-/* Likewise, and perhaps fewer bytes than available, if that is enough: the other side's word is in
- * a line that it writes. */
+/* Likewise, but perhaps fewer bytes than available, if they are enough. It avoids reading the line
+ * that the other side writes. */
 static int64_t dti_shm_room_for(dti_shm *m, size_t bytes) {
     uint32_t room = DTI_SHM_RING - (m->written - m->freed);
     return room < bytes ? dti_shm_room(m) : (int64_t)room;

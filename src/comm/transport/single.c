@@ -8,8 +8,8 @@ typedef struct dti_single {
     uint64_t last; /* the newest id */
 } dti_single;
 
-/* A reduction of one rank still has to finish its result: the canonical NaN, and in tree mode a sum
- * over the buffers. */
+/* A reduction of one rank still has to finish its result. It makes NaN canonical, and sums the
+ * buffers in tree mode. */
 static void dti_single_fold(const dt_comm *comm, const dt_comm_op *op) {
     dti_operand operands[64] = {{op->in, (uint8_t)op->dtype, {0, 1}}};
     uint32_t operand_count = 1, leaves = 1;

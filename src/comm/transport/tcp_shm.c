@@ -201,9 +201,9 @@ static void dti_conn_shared_wrong(dti_tcp *t, dti_tcp_conn *c) {
                          "received an invalid position in the shared memory");
 }
 
-/* ---- payloads that the other side reads where they lie: in the ring is their address. What is
- * read is a copy before it is checked, as all else. Where ranks share processors it does not pay:
- * an operation then ends when who takes its last payload has had his turn. */
+/* ---- payloads that the other side reads directly: the ring has their address. They are copied
+ * before they are checked, like all data. If ranks share processors it does not pay. Then
+ * an operation waits until the reader of its last payload gets a turn. */
 
 /* A long payload begins: its note goes first. */
 static bool dti_conn_note_is_due(const dti_tcp_conn *c) {

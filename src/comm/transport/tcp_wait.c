@@ -1,5 +1,5 @@
-/* Waiting for the system. It owns the sets of sockets that the application and the library's thread
- * poll, the polling of a waiting thread, and the library's thread. */
+/* Waiting for the system. It owns the sets of sockets to poll, the polling of a waiting thread, and
+ * the library's thread. */
 
 #if DTI_TCP
 

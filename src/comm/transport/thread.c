@@ -3,8 +3,8 @@
  * One waiter is enough. This file owns posting, waiting, and ranks that join and leave. It ends the
  * group if a rank has left an operation that needs it, or is late.
  *
- * Cost of an all-reduce of S bytes at N ranks: N S read, N S written, no memory except the
- * slots. */
+ * Cost of an all-reduce of S bytes with N ranks: N S read and N S written. It needs no memory
+ * except the slots. */
 
 /* Waking a sleeping thread costs 5 to 50 us. */
 #define DTI_THREAD_SPIN_NS 10000

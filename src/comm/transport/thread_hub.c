@@ -3,10 +3,10 @@
  * the hub's one lock; only jobs are claimed without it (thread_job.c).
  *
  * A slot goes from GATHERING (posts are missing) to READY (jobs may be claimed) to DONE. From the
- * first two it may go to ENDED with the hub: the end of one group ends all, as ranks are in the
- * middle of them. `workers` counts the threads that use a slot's buffers without the lock. A rank's
- * handle ends when its slot is DONE, or ENDED without workers. So no thread reads a buffer after
- * its handle has ended. Nothing here knows what an operation does. */
+ * first two it may go to ENDED with the hub. The end of one group ends all, because their ranks
+ * depend on each other. `workers` counts the threads that use a slot's buffers without the lock. A
+ * rank's handle ends when its slot is DONE, or ENDED without workers. So no thread reads a buffer
+ * after its handle has ended. Nothing here knows what an operation does. */
 
 typedef enum dti_slot_state {
     DTI_SLOT_FREE,

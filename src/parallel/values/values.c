@@ -37,9 +37,9 @@ static void dti_values_add(dti_values_move *m, const dti_values_place *p, dt_res
 }
 
 /* What ends the group is the result. */
-static void dti_values_told(dti_values_move *m, dt_result told) {
-    told = dti_parallel_comm_failed(m->par, told);
-    m->result = told ? told : m->result;
+static void dti_values_told(dti_values_move *m, dt_result reported) {
+    reported = dti_parallel_comm_failed(m->par, reported);
+    m->result = reported ? reported : m->result;
 }
 
 /* From a rank to the file's, after a word that says whether it could read them. */

@@ -11,9 +11,9 @@
  * piece by piece. One rank has its end at the file, which that file's `rank` says; it need not be
  * the same for all arrays. To a file, each run of a piece is sent by a rank that has it. The file's
  * rank sends itself nothing. From a file, one rank reads a piece and sends each rank its values. If
- * several have the same, it sends all the piece. With `all` each rank reads its own values. A rank whose
- * device or file fails goes on with the walk, since others wait for it; what failed is agreed on
- * after it. If a rank dies the walk ends on all others.
+ * several have the same, it sends all the piece. With `all` each rank reads its own values. A rank
+ * whose device or file fails goes on with the walk, since others wait for it. Ranks agree on
+ * failures after it. If a rank dies the walk ends on all others.
  *
  * Memory of a walk on each rank: DTI_AGREE_PIECE bytes. With tensor ranks also room for the largest
  * parameter, twice (dti_tp.whole and .part), which a grid has in any case.
