@@ -1,11 +1,12 @@
-/* The work items of a parameter server's workers, without I/O. Its input is workers, time and
- * messages, its output decisions. Batches have serial numbers from 1, in the order of the
- * data, over all epochs; each is cut into batch slices, and a ticket is a batch slice of a batch. A
- * batch whose tickets have all been pushed is complete; batches are resolved (applied, or skipped
- * where a worker found a NaN) in the order of their serials. Batch q is handed out when all up to q -
- * staleness - 1 are resolved. So a worker at clock q goes on while the slowest one is at q -
- * staleness or later. This is stale synchronous parallel (Ho et al. 2013). With staleness 0 that is
- * the synchronous step.
+/* The work items (tickets) of a parameter server's workers, without I/O. Its input is workers, time
+ * and messages, its output decisions. Batches have serial numbers from 1, in the order of the data,
+ * over all epochs. Each is cut into batch slices; a ticket is a batch slice of a batch. A batch is
+ * complete when all its tickets have been pushed. Batches are resolved in the order of serials:
+ * applied, or skipped if a worker found a NaN.
+ *
+ * Batch q is handed out when all up to q - staleness - 1 are resolved. So a worker at clock q goes
+ * on while the slowest one is at q - staleness or later. This is stale synchronous parallel (Ho et
+ * al. 2013). With staleness 0 it is the synchronous step.
  *
  * A push counts once, by its ticket. A ticket returns when its worker is lost, or seems lost by the
  * ticket's age. So each ticket of a batch is pushed by exactly one worker. */

@@ -31,9 +31,9 @@
  *    32 32  random
  *    64 16  nonce of the run; of a control connection's dialler, its process: 16 random
  *           bytes for all its connections
- *    80  2  socket
- *    82  2  number of sockets
- *    84  1  integrity, then 7 zeros
+ *    80  2  socket;
+ *    82  2  number of sockets;
+ *    84  1  integrity, then 7 zeros;
  *    92  4  CRC32C of the other bytes
  *    96 64  job, zero-padded */
 
