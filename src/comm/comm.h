@@ -1,8 +1,8 @@
-/* A dt_comm inside: a place in a group, and the transport that does its operations. comm.c owns
- * what all transports share, group.c what all ranks agree on; a transport (single.c, thread.c,
- * tcp.c, mpi.c) gets operations that coll.c has checked. */
+/* The inside of a dt_comm: a rank of a group, and the transport that executes its operations.
+ * comm.c owns what all transports share, group.c the agreements of all ranks. A transport
+ * (single.c, thread.c, tcp.c, mpi.c) gets operations that coll.c has checked. */
 
-#define DTI_PENDING_MAX 128 /* operations under way in one comm and its groups */
+#define DTI_PENDING_MAX 128 /* operations in flight in one comm and its groups */
 
 /* Bounds of dt_comm_link: within them no sum of times overflows. */
 #define DTI_LATENCY_MOST_NS UINT64_C(10000000000)
@@ -11,8 +11,8 @@
 
 typedef struct dti_transport {
     const char *name;
-    /* Posts a checked operation; *id is never 0. May fail only with REVOKED ("the group has
-     * ended: " and by what), MEMORY or UNSUPPORTED, after dti_fail; then nothing is borrowed. */
+    /* Posts a checked operation; *id is never 0. Errors: REVOKED ("the group has ended: " and the
+     * cause), MEMORY, UNSUPPORTED, after dti_fail. Then no buffer is in use. */
     dt_result (*begin)(dt_comm *comm, const dt_comm_op *op, uint64_t *id);
     /* Each ends the handle when it returns anything but TIMEOUT, and records its failure by
      * dti_fail (not TIMEOUT, which comm.c says). timeout_ns: 0 = look once, UINT64_MAX = no limit.
@@ -25,28 +25,28 @@ typedef struct dti_transport {
     /* Whom a pending operation waits for, for TIMEOUT's text: "ranks 1 and 3 have not posted it".
      * May be NULL. */
     void (*waits_for)(dt_comm *comm, uint64_t id, char *text, size_t size);
-    /* `child` has rank, size, ranks and group_id; gives it its state. Called on all
-     * ranks of the group, or on none. Two groups that share a rank never have the same id; groups
-     * that share none may. On failure nothing is left. */
+    /* Gives `child`, which has rank, size, ranks and group_id, its state. Called on all ranks of
+     * the group, or on none. Two groups that share a rank have different ids; other groups may have
+     * the same. A failure leaves no state. */
     dt_result (*group)(dt_comm *parent, dt_comm *child);
     void (*info)(const dt_comm *comm, dt_comm_info *info);
-    /* Whether links are to be measured (measure.c); may be NULL: never. Then `link` takes what all
-     * ranks have agreed on, and the traffic since is not counted. */
+    /* Whether to measure links (measure.c); NULL: never. Then `link` sets the costs that all ranks
+     * agreed on, and the traffic of the measurement is not counted. */
     bool (*measures)(dt_comm *comm);
     void (*link)(dt_comm *comm, const dt_comm_link *network, const dt_comm_link *local);
-    /* Ends the state of this comm; of a group only what is the group's. Groups made from it have
-     * been closed before. */
+    /* Ends the state of this comm; of a group only its own state. Groups made from it have been
+     * closed before. */
     void (*close)(dt_comm *comm);
 } dti_transport;
 
 struct dt_comm {
     dti_base own_base; /* of a comm that dt_comm_create made; groups use their root's */
     dti_base *base;
-    const dti_transport *transport; /* NULL: creation failed, only the error is there; or ended */
+    const dti_transport *transport; /* NULL: creation failed, only the error exists; or ended */
     void *state;                    /* the transport's */
     dt_comm *parent;                /* of a group */
     dt_comm *children, *sibling;    /* groups made from this one that live; the next in that list */
-    bool ended;                     /* it or what it was made from was destroyed */
+    bool ended;                     /* it or its parent was destroyed */
     bool destroyed;                 /* itself: the memory stays while groups made from it live */
     uint32_t rank, size;
     uint32_t group_id;             /* 0 = all ranks */
@@ -56,7 +56,7 @@ struct dt_comm {
     uint32_t *ranks;      /* [size] ranks in the root comm; NULL = the same */
     dt_comm_span *leaves; /* [size] of dt_comm_set_leaves; NULL = none */
     uint32_t leaf_total;
-    uint32_t leaf_changes; /* how often the leaves were set: what is derived from them ages */
+    uint32_t leaf_changes; /* number of calls that set leaves: cached data of fewer calls is old */
     uint64_t *votes;       /* [4 * size] scratch of the agreements of group.c */
     dt_result cause;     /* the root's: of the group's end, once an operation was refused for it */
     bool reported;       /* the root's: a trainer's call has returned the cause */
@@ -70,8 +70,9 @@ struct dt_comm {
 /* The result of a trainer's call whose operation failed. REVOKED becomes the cause of the group's
  * end in the first call that reports it; `same`: another operation of this call has. */
 static dt_result dti_comm_cause(dt_comm *comm, dt_result result, bool same);
-/* Ends the job's groups where others wait for what never comes: their operations give CANCELLED,
- * and name this rank. Own operations stay pending until they are cancelled. NULL is fine. */
+/* Ends the job's groups, because others wait for data that never comes. Their operations fail with
+ * CANCELLED, which names this rank. Own operations stay pending until they are cancelled. NULL is
+ * allowed. */
 static void dti_comm_give_up(dt_comm *comm);
 #endif
 

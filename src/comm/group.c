@@ -1,4 +1,4 @@
-/* What all ranks of a comm agree on: groups, and the leaves of tree sums. Every rank learns all
+/* Agreements of all ranks of a comm: groups, and the leaves of tree sums. Every rank learns all
  * ranks' three numbers by an all-gather, and reaches the same result. A rank with a wrong argument
  * takes part too, or the others would wait for it. It never makes half a group: if one rank has no
  * memory for it, no rank makes it.

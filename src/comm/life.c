@@ -1,5 +1,4 @@
-/* The memory of a dt_comm: a root's, or a group's. What lives in it is the transport's and
- * comm.c's. */
+/* The memory of a dt_comm: a root's, or a group's. comm.c and the transport own its contents. */
 
 static dt_comm *dti_comm_new(dti_base *base, dt_comm *parent, uint32_t rank, uint32_t size) {
     dt_comm *comm = dti_alloc(base, sizeof *comm);

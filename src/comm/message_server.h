@@ -28,7 +28,8 @@ typedef struct dti_message_server_events {
     /* Has proved that it has the key. instance: 16 bytes, the same for all connections of one
      * process's message server; the other side's choice. */
     void (*opened)(void *user, uint32_t who, const uint8_t instance[16]);
-    /* Where a body of more than DTI_MESSAGE_SMALL bytes goes, all of it; NULL: it is dropped. */
+    /* The destination of a body of more than DTI_MESSAGE_SMALL bytes, for all of it; NULL: it is
+     * dropped. */
     void *(*room)(void *user, uint32_t who, const dti_message *m);
     /* A message has come whole. body: of a small one its bytes, during the call; else NULL. */
     void (*came)(void *user, uint32_t who, const dti_message *m, const void *body);
@@ -43,8 +44,8 @@ typedef struct dti_message_server_events {
 
 typedef struct dti_message_server_desc {
     const dt_comm_desc *by; /* key, job, attempt, integrity; NULL = {0} */
-    uint32_t connections;   /* the most at once; their numbers, `who`, are below it */
-    uint32_t place;         /* of this server among the servers; those who dial expect one */
+    uint32_t connections;   /* the most connections; their numbers, `who`, are below it */
+    uint32_t place;         /* the index of this server; clients expect it */
     const char *listen;     /* "host:port"; port 0 = any; NULL: it only dials */
     dti_message_server_events events;
 } dti_message_server_desc;
@@ -63,9 +64,9 @@ typedef struct dti_message_server_calls {
     void (*close)(dti_message_server *server, uint32_t who, const char *why); /* no callback */
     /* Writes nothing more of the body that is arriving to `room`'s buffer; the rest is dropped. */
     void (*drop)(dti_message_server *server, uint32_t who);
-    /* Waits at most so long for something to happen, and makes it happen. */
+    /* Waits at most this long for an event, and handles it. */
     void (*step)(dti_message_server *server, int timeout_ms);
-    /* Bytes that a connection has moved, both ways: whether the other side is there. */
+    /* Bytes that a connection has moved, both ways. They show whether the other side is alive. */
     uint64_t (*moved)(const dti_message_server *server, uint32_t who);
     void (*wake)(
         dti_message_server *server); /* ends a step on another thread; safe in a signal handler */

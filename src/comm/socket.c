@@ -1,4 +1,4 @@
-/* What sockets of POSIX and of Windows have in common. */
+/* Code that sockets of POSIX and of Windows share. */
 
 #if DTI_TCP
 

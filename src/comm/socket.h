@@ -1,7 +1,6 @@
-/* Sockets as the systems have them, the one place that names their headers: POSIX, Winsock (link
- * with -lws2_32), or none. Those of streams do not block; none is handed to a program that this one
- * starts; nothing that is sent raises a signal. What fails says why in errno, and
- * dti_socket_text() has words for it. */
+/* The systems' sockets: POSIX, Winsock (link with -lws2_32), or none. Only these files include the
+ * systems' headers. Stream sockets do not block, child programs inherit none, and sending raises no
+ * signal. A failure sets errno; dti_socket_text() has its text. */
 
 #if DTI_POSIX_2008
 #define DTI_TCP 1
@@ -28,7 +27,7 @@
 #define DTI_TCP 0
 #endif
 
-/* What ranks of one host meet by and share. */
+/* Rendezvous and shared memory of ranks of one host. */
 #if DTI_POSIX_2008 && defined __linux__ && defined _DEFAULT_SOURCE
 #define DTI_SHARED 1
 #include <sys/resource.h>
@@ -79,8 +78,8 @@ static inline void dti_socket_set(int s, int level, int option, int value) {
 static void dti_socket_watch(int s);
 static bool dti_socket_connect(int s, const void *address, socklen_t bytes); /* EINPROGRESS too */
 static int dti_socket_failed(int s); /* why the connecting failed, 0 = it did not */
-/* What the other side hears from, or what this one listens at; and the other side's. `address` is
- * filled in. */
+/* The local address of a connection or a listener; and the peer's address. They fill in
+ * `address`. */
 static bool dti_socket_name(int s, void *address, socklen_t *bytes);
 static bool dti_socket_peer(int s, void *address, socklen_t *bytes);
 static bool dti_socket_listen(int s, void *address, socklen_t *bytes);
@@ -90,10 +89,10 @@ static void dti_socket_shut(int s); /* nothing more is sent */
 static int64_t dti_socket_send(int s, const dti_socket_part *parts, int count, bool more);
 static int64_t dti_socket_receive(int s, const dti_socket_part *parts, int count); /* 0: the end */
 static bool dti_socket_would_block(int error);
-static bool dti_socket_is_refused(int error); /* nobody listens there */
+static bool dti_socket_is_refused(int error); /* nobody listens at the address */
 static int dti_socket_poll(struct pollfd *polls, size_t count, int timeout_ms);
 
-/* A descriptor to give up when there are no more; -1: none is needed. */
+/* A descriptor to give up when there are no more; -1: not needed. */
 static int dti_descriptor_reserve(void);
 static void dti_descriptor_give_up(int *reserve);
 
@@ -104,7 +103,7 @@ static void dti_descriptor_give_up(int *reserve);
 static bool dti_socket_congestion(int s, const char *name);
 static void dti_congestion_allowed(char *text, size_t room);
 
-/* What the system knows of a connection; false: it does not report it. */
+/* The system's data of a connection; false: it does not report them. */
 typedef struct dti_socket_flow {
     char congestion[DTI_CONGESTION_NAME];
     uint64_t delivery_rate; /* of the newest bytes that were on their way in a row, bytes/s */
@@ -113,7 +112,7 @@ typedef struct dti_socket_flow {
 } dti_socket_flow;
 static bool dti_socket_flow_of(int s, dti_socket_flow *out);
 
-/* What ends a poll from another thread: it is written to ends[1], and ends[0] can be read then. */
+/* Ends a poll from another thread: write to ends[1], then ends[0] is readable. */
 static bool dti_wake_open(int ends[2]);
 static void dti_wake_close(const int ends[2]);
 static void dti_wake_write(const int ends[2]);

@@ -1,5 +1,5 @@
-/* The loop over epochs (src/api/fit.h): it owns when a model is validated, what is the best, and
- * why training ends. It computes nothing itself: steps, evaluation and checkpoints are the
+/* The loop over epochs (src/api/fit.h). It decides when to validate, which weights are the best,
+ * and when training ends. It computes nothing itself: steps, evaluation and checkpoints are the
  * trainer's. All decisions are the same on all ranks. Requests of callbacks differ, so ranks agree
  * on them after each step.
  *
@@ -32,16 +32,14 @@ typedef struct dti_fit {
     char *best;         /* weights of the first store at their best; NULL: not wanted */
     uint64_t best_bytes;
     bool have_best;
-    bool resumed; /* what an interrupted fit watched */
-    /* The best weights; .values is NULL: not wanted. */
-    dti_values_snapshot best;
+    bool resumed; /* the watched state of an interrupted fit */
 } dti_fit;
 
-/* ---- fit_desc.c: what a fit is asked for, on all ranks together. INVALID */
+/* ---- fit_desc.c: checks a fit's description, on all ranks together. INVALID */
 static dt_result dti_fit_check(dt_trainer *t, const dt_fit_desc *d);
 
 /* ---- fit_watch.c */
-/* What a checkpoint keeps of a fit, wherever one is written. */
+/* The part of a fit in a checkpoint, wherever one is written. */
 static void dti_fit_watched(dti_fit *f);
 /* Whatever an interrupted fit had watched: this one goes on as if it were that one. */
 static void dti_fit_take_watched(dti_fit *f);
@@ -51,8 +49,8 @@ static dt_result dti_fit_probe(const dti_fit *f);
 static dt_result dti_fit_look(dti_fit *f, const dt_train_report *r, const char *why);
 /* A loss that is not finite ends no fit: it is a value that is not better. */
 static dt_result dti_fit_validate(dti_fit *f);
-/* The best weights, also where too many steps in a row were not finite: all ranks know it. The text
- * of `result`, which is returned if it is an error, stays. */
+/* Restores the best weights, also after too many skipped steps in a row, which all ranks know. The
+ * text of `result`, which is returned if it is an error, stays. */
 static dt_result dti_fit_put_back(dti_fit *f, dt_result result);
 /* Every value of the watched metric was a NaN or infinity: success, and the text reports it. */
 static void dti_fit_best_none(const dti_fit *f);
@@ -60,6 +58,6 @@ static void dti_fit_best_none(const dti_fit *f);
 /* ---- fit.c */
 /* The callbacks see an event. Their first error. */
 static dt_result dti_fit_tell(dti_fit *f, dt_fit_event event);
-/* What one rank's callbacks ask for, or fail with, holds for all: the largest of the numbers. */
+/* The request or failure of one rank's callbacks holds for all: the largest of the numbers. */
 static dt_result dti_fit_agree(dti_fit *f, dt_result own);
 static void dti_fit_times(dti_fit *f);

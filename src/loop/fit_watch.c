@@ -1,4 +1,4 @@
-/* What a fit watches: the value, whether it is the best, and the weights of then. */
+/* The watched value of a fit: whether it is the best, and the weights of that time. */
 
 /* ---- the best weights */
 

@@ -1,6 +1,6 @@
-/* Metrics on the host: sums in double that add up over batches and ranks, and what follows from
- * them. It owns the sums and, of an exact binary metric, the samples. It knows no program: the
- * application hands it what it has read. */
+/* Metrics on the host: sums in double over batches and ranks, and the measures computed from them.
+ * It owns the sums and, for an exact binary metric, the samples. It must not know programs: the
+ * application passes the values that it has read. */
 
 /* Where the sums are. */
 enum {

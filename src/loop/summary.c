@@ -1,4 +1,4 @@
-/* What a tensor is computed from, as a table: a row for each op that computes, in order. Parameters
+/* The ops that compute a tensor, as a table: a row for each op that computes, in order. Parameters
  * belong to the first op that reads them, also through views, so those of tied layers count once.
  * Numbers are of one sample and of the graph only: dt_program_info has a device's needs. */
 

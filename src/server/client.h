@@ -27,7 +27,7 @@ struct dti_client {
     uint32_t count;
     uint64_t generation; /* of several servers: that they agreed on; 0: not known */
     bool apart;          /* a question was not asked: a server has left that generation */
-    /* The question under way. */
+    /* The current question. */
     uint32_t to;
     const char *body; /* of it */
     void *room;       /* for a large answer */
@@ -47,7 +47,7 @@ static void dti_client_close(dti_client *c);
  * before. c->apart: it was not asked, because the servers have to agree again. */
 static dt_result dti_client_ask(dti_client *c, uint32_t to, const dti_message *m, const void *body,
                                 void *room, uint64_t room_bytes);
-/* Connects to a server, if it is not; c->servers[to].welcome is what it said. */
+/* Connects to a server, if it is not connected; c->servers[to].welcome is its answer. */
 static dt_result dti_client_greet(dti_client *c, uint32_t to);
 /* Waits, then has all servers greeted again, as their answers may have changed. */
 static void dti_client_look_again(dti_client *c, int pause_ms);

@@ -1,4 +1,4 @@
-/* What a worker computes: the gradient of a ticket's batch slice. It has the bits that a replica
+/* A worker's computation: the gradient of a ticket's batch slice. It has the bits that a replica
  * computes for that slice. A batch slice has one of at most three numbers of rows; each has
  * programs of its own. */
 
@@ -34,7 +34,7 @@ static dt_result dti_shares_compute(dti_parallel *par, dti_shares *s, const dti_
                                     uint32_t batch_slice, const dt_step_desc *step,
                                     dti_parallel_result *out);
 
-/* Both sides alike: what of the gradients goes to the server of [begin, end). */
+/* On both sides: the parts of the gradients for the server of [begin, end). */
 static dti_push_shape dti_push_shape_of(const dti_parallel *par, uint64_t begin, uint64_t end);
 static void dti_push_write(const dti_parallel *par, const dti_push_shape *shape, uint64_t version,
                            void *to);
@@ -46,9 +46,9 @@ static bool dti_push_is_finite(const dti_push_shape *shape, const void *push);
 static dt_result dti_push_apply(dti_parallel *par, const dti_push_shape *shape, char *pushes,
                                 uint64_t stride, uint32_t rows, float clip,
                                 const dt_step_desc *step, dti_parallel_result *out);
-/* Blocks of 256 elements in [begin, end); and of each the squares of what pushes add up to. */
+/* The blocks of 256 elements in [begin, end); and the squares of the pushes' sum, for each. */
 static uint64_t dti_push_blocks(uint64_t begin, uint64_t end);
 static void dti_push_measure(dti_parallel *par, const dti_push_shape *shape, char *pushes,
                              uint64_t stride, uint32_t rows, float *squares);
-/* By what a gradient with these squares, of all blocks, is multiplied. NaN: it is not finite. */
+/* The factor for a gradient with these squares of all blocks. NaN: it is not finite. */
 static float dti_push_clip(const float *squares, uint64_t blocks, float limit);

@@ -1,4 +1,4 @@
-/* Messages of workers and servers, each a dti_message; docs/protocol-messages.md has the table.
+/* The messages between workers and servers, each a dti_message; docs/protocol.md has the table.
  * Workers ask; servers answer each question once. Numbers in bodies are little-endian.
  *
  * The files of this folder in the order in which to read them:
@@ -75,10 +75,10 @@ typedef struct dti_request {
 
 #define DTI_VALUES_KEPT 2u /* in the part of VALUES: the server has the checkpoint of `saved` */
 
-/* What servers other than the first learn from workers. Batches up to `version` are resolved. Of
- * the newest 64 batches, bit i reports whether batch version - i was skipped. clip: the factor of
- * their gradients (clipping; else 1). saved: the step of the first server's newest checkpoint.
- * safe: that of the newest one that all servers are known to have. */
+/* The state that workers bring to servers other than the first. Batches up to `version` are
+ * resolved. Of the newest 64 batches, bit i reports whether batch version - i was skipped. clip:
+ * the factor of their gradients (clipping; else 1). saved: the step of the first server's newest
+ * checkpoint. safe: that of the newest one that all servers are known to have. */
 typedef struct dti_resolved {
     uint64_t version, skipped;
     uint64_t saved, safe;
@@ -87,10 +87,10 @@ typedef struct dti_resolved {
 
 typedef struct dti_told {
     dti_resolved resolved;
-    uint64_t epoch, index; /* of the batch; of ENDED: the epoch that is next, and 0; the version
-                              is that of its beginning where part says so */
+    uint64_t epoch, index; /* of the batch; of ENDED: the next epoch, and 0; part: the version is
+                              that of its beginning */
     uint64_t step;         /* that it is computed for */
-    uint64_t steps;        /* committed so far */
+    uint64_t steps;        /* steps committed so far */
 } dti_told;
 
 _Static_assert(sizeof(dti_welcome) == 352 && sizeof(dti_request) == 24 && sizeof(dti_told) == 320,

@@ -1,8 +1,8 @@
 /* A parameter server: a trainer of one CPU replica whose steps others compute. Its tickets
- * (server/tickets.h) decide who computes what; its message server (comm/message_server.h) receives
- * pushes, each to memory of its own. The trainer's own commit applies the sum of a complete batch,
- * as for a step of ranks, and writes checkpoints. All of it happens in dt_server_run. This file
- * owns answers, tickets and the life of a batch. */
+ * (server/tickets.h) assign the work. Its message server (comm/message_server.h) receives pushes,
+ * each to its own memory. The trainer's own commit applies the sum of a complete batch, as for a
+ * step of ranks, and writes checkpoints. All of it happens in dt_server_run. This file owns
+ * answers, tickets and the life of a batch. */
 
 #define DTI_SERVER_SURPLUS 2 /* seats for those who are to hear that there is no place */
 #define DTI_SERVER_SURPLUS_NS 1000000000u

@@ -1,4 +1,4 @@
-/* What workers push and ask: the callbacks of a server's message server. */
+/* Pushes and requests of workers: the callbacks of a server's message server. */
 
 /* ---- pushes */
 

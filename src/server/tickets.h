@@ -25,7 +25,7 @@ typedef struct dti_ticket {
 } dti_ticket;
 
 typedef struct dti_batch_open {
-    uint64_t step;   /* that its workers compute for; 0: nobody has asked yet */
+    uint64_t step;   /* the epoch that its workers compute for; 0: no worker has asked yet */
     uint32_t done;   /* tickets */
     bool faulty;     /* a worker found a NaN or infinity: it is skipped */
     uint64_t oldest; /* the least version that a push was computed with */
@@ -35,7 +35,8 @@ typedef struct dti_tickets {
     uint32_t batch_slices, window; /* window: staleness + 1, batches that can be open */
     uint64_t batches;              /* of an epoch */
     uint32_t tail_batch_slices;    /* that have rows in the last batch of one */
-    uint64_t limit_ns;    /* a ticket that is out for longer goes to the next who asks; 0: none */
+    uint64_t limit_ns;    /* a ticket that is out for longer goes to the next worker that asks; 0 =
+                             no limit */
     uint64_t base;        /* the first serial that is not resolved */
     dti_batch_open *open; /* [window] by serial modulo it */
     dti_ticket *tickets;  /* [window][batch slices] */
@@ -68,7 +69,7 @@ static bool dti_tickets_pushed(dti_tickets *t, uint32_t who, uint64_t serial, ui
 static void dti_tickets_drop(dti_tickets *t, uint32_t who, uint64_t serial, uint32_t batch_slice);
 /* The oldest version that a push for a batch can have been computed with. */
 static uint64_t dti_tickets_oldest(const dti_tickets *t, uint64_t serial);
-/* The worker found what is not finite: the batch is skipped. VOID: as of a push. */
+/* The worker found a value that is not finite: the batch is skipped. VOID: as of a push. */
 static dti_push_answer dti_tickets_fault(dti_tickets *t, uint32_t who, uint64_t serial,
                                          uint32_t batch_slice, uint64_t now);
 static void dti_tickets_lost(dti_tickets *t, uint32_t who);

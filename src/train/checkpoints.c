@@ -1,6 +1,6 @@
-/* Checkpoints of a job's folder: when they are written, and what becomes of one that cannot be.
- * With .background the newest may still be on its way to the disk. All ranks ask for it at the same
- * places (dti_checkpoint_wait), so all count the same. */
+/* Checkpoints of a job's folder: when they are written, and failed ones. With .background the
+ * newest may not be on the disk yet. All ranks wait for it at the same places
+ * (dti_checkpoint_wait), so all count the same. */
 
 static bool dti_checkpoint_is_lost(const dt_trainer *t, dt_result result) {
     return (result == DT_ERROR_IO || result == DT_ERROR_MEMORY) && !t->par.lost;

@@ -1,4 +1,4 @@
-/* The tables of compat.h, and what is read from them. */
+/* The tables of compat.h, and the checks that use them. */
 
 typedef struct dti_feature_row {
     uint16_t offset;

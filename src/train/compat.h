@@ -160,14 +160,14 @@ typedef struct dti_rule {
     X(WITHOUT, U, DTI_ASKS(STATE8), DTI_ASKS(ZERO1),                                               \
       "a shard's blocks have scales of their own; use DT_STATE_BF16")
 
-/* X(feature, bits): what a program without the feature (base/optional.h) refuses. */
+/* X(feature, bits): the settings that a program without the feature (base/optional.h) refuses. */
 #define DTI_FEATURES_OPTIONAL(X)                                                                   \
     X(SERVER, DTI_ASKS(WORKER) | DTI_ASKS(SERVES))                                                 \
     X(MODEL_PARALLEL, DTI_ASKS(PIPELINE) | DTI_ASKS_TENSOR)                                        \
     X(ZERO, DTI_ASKS_ZERO)                                                                         \
     X(LOCAL, DTI_ASKS(LOCAL))
 
-/* Bits of what a description and its graph ask for, before defaults. */
+/* Bits of the features that a description and its graph ask for, before defaults. */
 static uint64_t dti_features_asked(const dt_graph *graph, const dt_trainer_desc *desc);
 /* The first rule that refuses them, or NULL. */
 static const dti_rule *dti_rule_of(uint64_t asked);

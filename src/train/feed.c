@@ -1,4 +1,4 @@
-/* A trainer's samples: which columns inputs read, what fills up a short batch, and the loader. */
+/* A trainer's samples: the columns of inputs, the padding of a short batch, and the loader. */
 
 static void dti_trainer_share(void *user, uint32_t rows, uint32_t *first, uint32_t *count) {
     const dt_trainer *t = user;

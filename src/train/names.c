@@ -1,5 +1,5 @@
-/* What the numbers of a report are called: the bar, logs, histories and .watch ask here. Number 0
- * is the loss; then come metrics, and the terms of a loss that has several. */
+/* The names of a report's numbers, for the bar, logs, histories and .watch. Number 0 is the loss;
+ * then come metrics, and the terms of a loss that has several. */
 
 static dt_tensor dti_value_tensor(const dt_trainer *t, int value) {
     const dt_trainer_desc *d = &t->desc;

@@ -1,6 +1,6 @@
-/* The state of a training job in a file: parameters, buffers, moments, step counts, and where it is
- * in the data. Nothing in it depends on devices or ranks. Rank 0 reads and writes; the others learn
- * how it went. */
+/* The state of a training job in a file: parameters, buffers, moments, step counts, and the
+ * position in the data. Nothing in it depends on devices or ranks. Rank 0 reads and writes, and
+ * sends the result to the others. */
 
 /* X(name): words of the tensor "dtrain.state", u64 each, in this order. */
 #define DTI_STATE_LIST(X)                                                                          \

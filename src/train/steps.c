@@ -1,5 +1,5 @@
-/* A trainer's steps and epochs. What all ranks must do together they do in the same order, whatever
- * one of them finds wrong by itself. */
+/* A trainer's steps and epochs. All ranks make their collective calls in the same order, whatever
+ * error one of them finds. */
 
 static void dti_report_add_terms(dt_train_report *r, const double *terms) {
     double *const of[] = {r->loss_sum, r->loss_weight, r->metric_sum, r->metric_weight};

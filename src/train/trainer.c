@@ -1,5 +1,5 @@
-/* The trainer's life. What all ranks must do together they do in the same order, whatever one of
- * them finds wrong by itself. */
+/* Creates and destroys trainers. All ranks make their collective calls in the same order, whatever
+ * error one of them finds. */
 
 /* ---- creating */
 

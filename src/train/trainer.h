@@ -28,12 +28,12 @@ typedef struct dti_evaluation { /* programs of the newest dt_trainer_evaluate */
     uint64_t rows;
     uint32_t batch, each; /* of the whole job, and of a replica */
     dt_program **full;    /* by replica */
-    dt_program **tail;    /* NULL where a replica has no rows */
+    dt_program **tail;    /* NULL if a replica has no rows */
     dti_unit_pass pass;   /* with ZeRO-2 and 3 */
     /* In a pipeline, or on tensor ranks: */
     dti_grid_evaluation grid;
     dti_exact *terms;     /* by replica: sums and weights, see micro_step.c */
-    const dti_batch *now; /* the batch under way */
+    const dti_batch *now; /* the current batch */
     dt_step_desc step;    /* of it */
     char said[1024];      /* why the first batch that is not finite is so; "": none is */
     /* dt_trainer_predict's, in place of losses: */
@@ -62,14 +62,14 @@ typedef struct dti_plateau { /* of a schedule: see plateau.c */
 } dti_plateau;
 
 typedef struct dti_watched { /* of the newest fit: see watched.c */
-    uint64_t of;             /* what it watches; 0: nothing */
+    uint64_t of;             /* the watched value; 0: nothing */
     double best;
     uint64_t best_step, waited, seen_step;
     dt_train_report train; /* of the epoch so far */
-    char *weights;         /* the best, of a fit under way that puts them back; else NULL */
+    char *weights;         /* the best weights, of an unfinished fit with restore_best; else NULL */
     uint64_t bytes;
     bool have;   /* the weights are there */
-    bool loaded; /* from a file, and no fit has gone on from it yet */
+    bool loaded; /* from a file, and no fit has continued from it yet */
 } dti_watched;
 
 struct dt_trainer {
@@ -80,7 +80,7 @@ struct dt_trainer {
     bool shares;                /* its replicas are, or were, another one's too */
     const dt_trainer *stepped;  /* of all of these the one that has the newest running statistics */
     dt_graph *graph;
-    uint32_t nodes; /* of the graph when its replicas were made: what comes later is not trained */
+    uint32_t nodes; /* of the graph when its replicas were made: later nodes are not trained */
     dt_trainer_desc desc; /* with its defaults */
     uint64_t asked;       /* bits of compat.h */
     dti_parallel par;
@@ -97,7 +97,7 @@ struct dt_trainer {
     uint64_t saved, tried;       /* steps of the newest checkpoint, and of the newest attempt */
     uint64_t checkpoints_failed; /* checkpoint_error: why the newest of them failed */
     char checkpoint_error[DT_MAX_REASON_BYTES];
-    dti_checkpoint_copy *copy;                /* of .background, where files are written */
+    dti_checkpoint_copy *copy;                /* of .background, for the thread that writes files */
     bool locked;                              /* the folder is locked, on all ranks */
     int lock;                                 /* rank 0's lock file; -1 = not open */
     dti_checkpoint_parts *parts;              /* of .sharded: the newest; NULL: no checkpoint yet */
@@ -114,15 +114,15 @@ struct dt_trainer {
      * rows, and twice the room for trying others. */
     double *speeds;
     uint32_t *bounds;
-    char *words;               /* what the description names by text, and is read later */
+    char *words;               /* copies of the description's texts, which are read later */
     bool bounded;              /* bounds hold */
     uint32_t timed;            /* steps that were measured */
-    void *worker;              /* of DT_TRAIN_SERVER: what server/worker.c keeps; else NULL */
+    void *worker;              /* of DT_TRAIN_SERVER: the state of server/worker.c; else NULL */
     bool serves;               /* a server's: others compute its steps */
     const uint64_t *keep_from; /* of several servers: checkpoints of this step and later stay */
 };
 
-/* Whether it would miss what the application has at that address: itself, its graph, a set. */
+/* Whether it would use the object at that address: itself, its graph, a set. */
 static bool dti_trainer_uses(const dt_trainer *t, const void *object);
 
 /* contract.c: the settings and the model as lines of text. */
@@ -132,7 +132,7 @@ static void dti_describe_settings(const dt_trainer *t, dti_text *text);
 static dt_result dti_trainer_build(dt_trainer *t, uint32_t batch_slices);
 /* Whether a column is for an input with samples of the trainer's graph. */
 static dt_result dti_trainer_column(const dt_trainer *t, dt_tensor x, uint32_t c);
-/* INVALID: an input of samples has no column among these; set: what is to have it, ".data". */
+/* INVALID: an input of samples has no column among these; set: the set's name, ".data". */
 static dt_result dti_trainer_inputs(const dt_trainer *t, const dt_dataset *data, const char *set);
 /* The next batch is t->index of t->epoch. */
 static dt_result dti_trainer_seek(dt_trainer *t);
@@ -150,11 +150,12 @@ static void dti_trainer_round_step(dt_trainer *t, const dti_parallel_result *ste
                                    dt_train_report *r);
 /* What dt_trainer_step reports of a step within a round. */
 static void dti_report_part(const dt_trainer *t, dt_train_report *r);
-/* INVALID: a round is under way, and `what` ("... would ...") needs weights that all have. */
+/* INVALID: a round is in progress, and `what` ("be saved") needs weights that are the same on
+ * all. */
 static dt_result dti_trainer_whole(const dt_trainer *t, const char *what);
 
 /* make_step.c */
-/* Ends what is under way: of all that share replicas, and of it alone. */
+/* Ends steps in flight: of all trainers that share replicas; and of it only. */
 static void dti_trainer_drain(dt_trainer *t);
 static void dti_trainer_drain_own(dt_trainer *t);
 
@@ -191,10 +192,10 @@ static dt_result dti_shared_written(const dt_trainer *t); /* INVALID: one was no
 static dt_result dti_trainer_folder(dt_trainer *t);
 static bool dti_checkpoint_is_due(const dt_trainer *t, uint64_t step); /* by .every_steps */
 static bool dti_checkpoint_is_lost(const dt_trainer *t, dt_result result);
-/* Until the newest checkpoint is written, on all ranks; its result is counted. And the same without
- * what is lost. */
+/* Until the newest checkpoint is written, on all ranks, and counts its result. And likewise in a
+ * job that lost a rank. */
 static dt_result dti_checkpoint_wait(dt_trainer *t);
-/* Until the thread here has ended, which waits for other ranks' parts so long at most. */
+/* Until the thread here has ended. It waits at most this long for other ranks' parts. */
 #define DTI_CHECKPOINT_GRACE_NS UINT64_C(3000000000)
 static dt_result dti_checkpoint_join(dt_trainer *t, uint64_t wait_ns);
 static void dti_trainer_unlock(dt_trainer *t); /* of its folder */
@@ -208,20 +209,21 @@ static inline dt_trainer *dti_trainer_first(dt_trainer *t) {
 static inline dt_trainer *dti_trainer_next(const dt_trainer *t) {
     return (dt_trainer *)(void *)(t->first ? t->owned.next : t->others);
 }
-/* The members that are the first trainer's. *desc stays. INVALID, UNSUPPORTED: what cannot be. */
+/* Takes the members that are the first trainer's. *desc stays. INVALID, UNSUPPORTED: settings that
+ * it cannot have. */
 static dt_result dti_sharing_resolve(dt_trainer *t, const dt_trainer_desc *desc);
 static dt_result dti_sharing_open(dt_trainer *t); /* after its settings were agreed on */
 static void dti_sharing_bind(dt_trainer *t);      /* after its programs were made */
-/* No other one has a step under way, and of a job that has ended all know it. */
+/* No other trainer has a step in flight, and all know of a job that has ended. */
 static void dti_sharing_settle(dt_trainer *t);
 /* INVALID: `what` ("saved") is the first trainer's. */
 static dt_result dti_sharing_is_first(const dt_trainer *t, const char *what);
-/* Of a checkpoint: what others have in it; on rank 0 INVALID where that is of others; and on all
- * ranks, after the first one's state. */
+/* Of a checkpoint: the state of the other trainers in it; on rank 0 INVALID if it has another
+ * number of them; and reading it on all ranks, after the first one's state. */
 static dt_result dti_sharing_put(const dt_trainer *t, dti_state_extra *x, uint64_t **words);
 static dt_result dti_sharing_match(dt_trainer *t, const char *path, const dti_checkpoint *c);
 static dt_result dti_sharing_load(dt_trainer *t, const dti_checkpoint *c);
-/* The same number of batch slices as the first one. INVALID where it does not fit */
+/* The same number of batch slices as the first one. INVALID: it does not fit */
 static dt_result dti_sharing_fits(dt_trainer *t, uint32_t batch_slices);
 static dt_result dti_sharing_build(dt_trainer *t, uint32_t batch_slices);
 
@@ -232,14 +234,14 @@ static dt_result dti_balance_look(dt_trainer *t, bool epoch_ended);
 
 /* evaluate.c */
 static void dti_evaluation_free(dt_trainer *t);
-/* What is wrong with a set before any of it is read; of this rank. */
+/* Checks a set before any of it is read; this rank's result. */
 static dt_result dti_evaluation_check(dt_trainer *t, const dt_dataset *data, int batch);
 /* ---- weights.c */
 /* Weights, or averages, to a file, on all ranks together: rank 0 writes. No rank needs room for all
  * of them. */
 static dt_result dti_weights_save(dt_trainer *t, const char *path, bool averaged);
 
-/* A trainer whose steps are tickets of servers: what server/worker.c, above, does for it. */
+/* A trainer whose steps are tickets of servers: its calls to server/worker.c, above. */
 typedef struct dti_worker_calls {
     dt_result (*open)(dt_trainer *t);  /* connects, and compares settings */
     dt_result (*build)(dt_trainer *t); /* after the first programs */
@@ -258,5 +260,5 @@ static inline void *dti_worker_of(const dt_trainer *t) {
 static inline bool dti_serves(const dt_trainer *t) {
     return DTI_HAS_SERVER && t->serves;
 }
-/* INVALID: what the servers' trainers have. */
+/* INVALID: `what` is the servers' trainers'. */
 static dt_result dti_worker_has_no(const dt_trainer *t, const char *what);

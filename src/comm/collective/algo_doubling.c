@@ -8,7 +8,7 @@
  * each level, in the type of partial sums. For small arrays. (Thakur, Rabenseifner, Gropp 2005; the
  * order, and the way of other N, follow from the tree.)
  *
- * Each pair of ranks is parted at one node only, so all streams have number 0.
+ * A pair of ranks is on different sides at one node only, so all streams have number 0.
  *
  * In place: only the last FOLD writes to OUT, chunk for chunk after this rank's IN has gone. All
  * others go into WORK, whose RECVs wait for nobody. Partial sums have their own memory at each

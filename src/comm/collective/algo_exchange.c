@@ -1,4 +1,4 @@
-/* Plain exchanges: bytes change place and nothing is added.
+/* Plain exchanges: they move bytes and add nothing.
  *
  *   send, recv   1 message
  *   all-gather   1 message; (N-1) blocks sent and received per rank, the least there can be

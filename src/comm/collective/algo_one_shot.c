@@ -1,11 +1,11 @@
-/* One-shot all-reduce: every rank sends all it has to every other, and each sums for itself.
+/* One-shot all-reduce: every rank sends its array to every other, and each sums all.
  *
  * 1 message in a row; (N-1) S bytes sent and received per rank. Memory: (N-1) S of WORK, so that
- * all may arrive before anything is summed. Least latency where N-1 messages leave at once; on few
- * cores doubling is faster, for it handles log2 N messages instead (8 ranks on 2 cores: 161 to 208
- * us here, 83 to 108 there). So it runs only where it is asked for.
+ * all may arrive before the sum begins. It has the least latency if N-1 messages leave at once. On
+ * few cores doubling is faster, as it handles log2 N messages (8 ranks on 2 cores: 83 to 108 us
+ * instead of 161 to 208). So it runs only on request.
  *
- * In place: the FOLD of a chunk waits until the chunk has gone to all; that waits for nobody's
+ * In place: the FOLD of a chunk waits until the chunk has been sent to all. Sending waits for no
  * FOLD. The order of summing is fold.h's tree. */
 
 static void dti_algo_all_reduce_one_shot(dti_builder *b, const dti_collective *c) {

@@ -1,5 +1,5 @@
-/* Ring algorithms: rank r sends to r + 1 and receives from r - 1 only. For many ranks and large
- * arrays, and where only neighbours are well connected.
+/* Ring algorithms: rank r sends to r + 1 and receives from r - 1 only. They are for many ranks and
+ * large arrays, or if only neighbours are well connected.
  *
  *   reduce-scatter  N-1 messages in a row; (N-1) segments sent and received per rank. Segment s
  *                   begins at rank s + 1 and collects a summand at each rank until it is at rank s

@@ -1,6 +1,5 @@
-/* Operations with a root, without arithmetic or along trees. What deals an array out over all ranks
- * (broadcast and reduce, direct) is in algo_direct.c, the chain in algo_ring.c, gather's steps in
- * algo_exchange.c.
+/* Operations with a root, without arithmetic or along trees. algo_direct.c has broadcast and reduce
+ * that distribute an array over all ranks, algo_ring.c the chain, algo_exchange.c gather's steps.
  *
  *   gather, scatter      1 message; the root receives, or sends, N-1 blocks: the least there can be
  *   broadcast, one-shot  the root sends everything to each: 1 message; (N-1) S sent by the root

@@ -1,6 +1,6 @@
-/* What an algorithm's schedule takes on links whose costs are known: the closed formulas of
- * algo_*.c, in nanoseconds. Numbers are whole, so that ranks with different processors get the same
- * ones and choose alike. Refuses to know which algorithms may be chosen: that is choose.c's.
+/* The time of an algorithm's schedule on links with known costs: the closed formulas of algo_*.c,
+ * in nanoseconds. Numbers are integers, so ranks with different processors get the same and make
+ * the same choice. It must not know which algorithms may be chosen; choose.c does.
  *
  * LogGP's terms (Alexandrov, Ionescu, Schauser, Scheiman, SPAA 1995), as a rank sees them while all
  * the others send too:

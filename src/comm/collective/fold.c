@@ -1,5 +1,5 @@
-/* The tree over leaves that all-reduce sums in. Owns the order and the types; the loops are
- * fold_body.h's, compiled once per instruction set, all with the same bits. It must not know where
+/* Sums in the tree over leaves, for all-reduce. It owns the order and the types. fold_body.h has
+ * the loops, compiled once per instruction set, all with the same bits. It must not know where
  * operands are, or how they came.
  *
  * Cost: each operand is read once and the result written once. The tree is computed block by block,

@@ -1,8 +1,8 @@
 /* Loops of the folds for one instruction set. They fold two arrays into one, sum several float
  * arrays in one pass, and convert between element and sum types. Included once per set, with
- * DTI_ISA(name) and DTI_FOLD_BYTES, the bytes of a vector. Pointers have any alignment. Knows
- * nothing of leaves. NaN is found by integers, and again where a comparison would do: no flag of
- * the host's can change those. */
+ * DTI_ISA(name) and DTI_FOLD_BYTES, the bytes of a vector. Pointers have any alignment. It knows
+ * nothing of leaves. NaN is found by integer operations, because no floating-point flag of the host
+ * can change those. */
 
 #define DTI_F(name) DTI_ISA(dti_fold_##name)
 #define DTI_HALF(name) DTI_F(name)

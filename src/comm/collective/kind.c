@@ -1,4 +1,4 @@
-/* The kinds of operations: their names, and what they have; and the schemes of a rendezvous. */
+/* The kinds of operations: their names and properties. Also the schemes of a rendezvous. */
 
 enum { DTI_PER_RANK = 2 }; /* as many blocks as there are ranks */
 

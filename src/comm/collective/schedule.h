@@ -43,7 +43,7 @@ typedef struct dti_schedule_step {
     uint16_t stream;
     uint64_t offset; /* bytes into the place; not for SLOT */
     uint64_t count;  /* elements */
-    /* schedule->sources[first_source ...]: what FOLD and COPY read. FOLD: in the order of
+    /* schedule->sources[first_source ...]: the operands of FOLD and COPY. FOLD: in the order of
      * `span`. */
     uint32_t first_source, source_count;
     /* schedule->after[first_after ...]: steps whose chunk c must be done before chunk c of this
@@ -75,7 +75,7 @@ typedef struct dti_schedule {
     bool failed;       /* no memory, or too many steps; said by dti_fail */
 } dti_schedule;
 
-/* What messages and bytes cost; see cost.c. */
+/* The costs of messages and bytes; see cost.c. */
 typedef struct dti_link_cost {
     uint64_t latency_ns, message_ns, byte_ps;
 } dti_link_cost;
@@ -83,11 +83,11 @@ typedef struct dti_link_cost {
 typedef struct dti_costs {
     dti_link_cost network, local; /* local: of ranks of one host */
     uint64_t chunk_bytes;
-    uint32_t window;      /* chunks under way of a stream into slots */
+    uint32_t window;      /* chunks in flight of a stream into slots */
     uint32_t early_bytes; /* streams up to here go without an announcement */
 } dti_costs;
 
-/* What an algorithm is given. */
+/* The input of an algorithm. */
 typedef struct dti_collective {
     dt_comm_op op;       /* algorithm is the chosen one; checked: root, dtype, sizes */
     uint32_t rank, size; /* in the group; size >= 2 */
@@ -99,8 +99,8 @@ typedef struct dti_collective {
     const dti_costs *costs; /* NULL: not known, constants decide */
 } dti_collective;
 
-/* ---- schedule.c: what algorithms are written with. Step numbers are returned; UINT32_MAX =
- * failed, and further calls are harmless. */
+/* ---- schedule.c: the builder of algorithms. Functions return step numbers; UINT32_MAX = failed,
+ * and further calls are harmless. */
 static void dti_schedule_clear(dti_schedule *s);
 static void dti_schedule_free(dti_base *base, dti_schedule *s);
 /* Whether b can run a's schedule again. Of the buffers only the place of `in` relative to `out`
@@ -117,8 +117,8 @@ typedef struct dti_stretch {
     uint64_t count;  /* elements */
 } dti_stretch;
 
-/* An algorithm at work. What is added with count 0 is left out (DTI_NO_STEP); so are sources and
- * dependencies of it, and on it. */
+/* The state of an algorithm that builds a schedule. Steps with count 0 are left out (DTI_NO_STEP),
+ * with their sources and dependencies. */
 typedef struct dti_builder {
     dti_base *base;
     const dti_collective *c;
@@ -149,7 +149,7 @@ static void dti_add_after_whole(dti_builder *b, uint32_t step);
 /* Room in WORK for `count` elements. */
 static dti_stretch dti_add_work(dti_builder *b, uint8_t dtype, uint64_t count);
 
-/* Elements from `first` on of IN, OUT or the slots (where first has no meaning). */
+/* Elements from `first` on of IN, OUT or the slots (which ignore `first`). */
 static dti_stretch dti_stretch_at(dti_region place, uint8_t dtype, uint64_t first, uint64_t count);
 /* The same of the operation's own type; all `count` of it. */
 static dti_stretch dti_stretch_of(const dti_collective *c, dti_region place, uint64_t first,
@@ -165,8 +165,8 @@ typedef struct dti_part {
 } dti_part;
 static dti_part dti_part_of(uint64_t count, uint32_t part, uint32_t parts);
 
-/* What a rank gives to a reduction: the spans of its buffers of `in`; how many. Outside of tree
- * mode one, the rank itself. And their type: outside of tree mode the elements' own. */
+/* A rank's operands of a reduction: the spans of its buffers of `in`. Returns their number. Outside
+ * of tree mode it is one, the rank itself. *type: outside of tree mode the elements' own. */
 static uint32_t dti_collective_spans(const dti_collective *c, uint32_t rank,
                                      dt_comm_span spans[DTI_TREE_SPANS]);
 static uint8_t dti_in_dtype(const dti_collective *c);
@@ -186,14 +186,13 @@ typedef struct dti_block {
     uint32_t copy; /* sends from `at` come after this step; DTI_NO_STEP: at once */
 } dti_block;
 static dti_block dti_collective_block(dti_builder *b);
-/* Receives block `block` of OUT; returns the step that completes it there. In place at the wrong
- * block, rank 0's lies where this rank's own is taken from, and goes through WORK. (A RECV that
- * waits would do, but then its sender would have to know.) */
+/* Receives block `block` of OUT; returns the step that completes it there. In place at another
+ * block, rank 0's block would overwrite this rank's own. So it goes through WORK. (A RECV
+ * could wait instead, but then its sender would have to know.) */
 static uint32_t dti_recv_block(dti_builder *b, uint32_t peer, uint32_t stream, uint32_t block,
                                dti_block own);
 
 /* ---- choose.c: algorithm by kind, size, bytes and links; a pure function, so all ranks agree.
- * NULL, after dti_fail (INVALID, what exists instead), where a forced one does not exist for the
- * kind. */
+ * NULL, after dti_fail (INVALID, with the existing ones): the kind lacks the forced one. */
 static dti_algorithm_fn *dti_algorithm_choose(dti_base *base, const dti_collective *c,
                                               dt_comm_algorithm *chosen);

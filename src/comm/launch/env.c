@@ -1,7 +1,7 @@
-/* What the process's environment says about its place in a group: dt_comm_desc_from_env(). The
- * launcher whose set of variables counts (launcher.c) gives rank and world size; here follow where
- * the ranks meet, the job's name, and the rank's place on its host. It starts nothing and joins
- * nothing, but asks PMIx for a job's size where no variable has it. */
+/* Makes a desc of the process's environment: dt_comm_desc_from_env(). The chosen launcher's
+ * variables (launcher.c) give rank and world size. This file adds the rendezvous, the job's name,
+ * and the rank's place on its host. It starts nothing and joins nothing, but asks PMIx for a job's
+ * size if no variable has it. */
 
 /* Slurm: where ports for ranks to meet begin, and how many there are. */
 #define DTI_SLURM_PORT 61440u

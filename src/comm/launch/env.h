@@ -34,7 +34,7 @@ static const struct dti_launcher_names {
 /* More ranks than this are a mistake. */
 #define DTI_WORLD_MAX (1 << 20)
 
-/* Where the answers come from; tests and fuzzing have their own. */
+/* The source of values; tests and fuzzing have their own. */
 typedef struct dti_env {
     const char *(*get)(void *user, const char *name); /* NULL: not set */
     bool (*pmix_loads)(void *user);

@@ -2,9 +2,9 @@
  * brackets separates names; a bracket group is a list of numbers, ranges of numbers (a number is as
  * wide as the first of its range, by zeros), letters, ranges of letters or words; a name may have
  * several groups, and the last one turns fastest. This file counts the names and gives one of them.
- * Nothing is expanded, so a list of 2^60 names costs no more than one name. It refuses what is
- * malformed (empty names and groups, brackets in brackets, ranges that fall) and what has more than
- * 2^63 - 1 names. The input may be anything; each call reads it a fixed number of times. */
+ * Nothing is expanded, so a list of 2^60 names costs no more than one name. It refuses malformed
+ * lists (empty names and groups, nested brackets, descending ranges) and lists of more than 2^63 -
+ * 1 names. The input may be anything; each call reads it a fixed number of times. */
 
 #define DTI_NODELIST_MAX INT64_MAX
 

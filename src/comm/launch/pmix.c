@@ -1,8 +1,7 @@
 /* A client of PMIx, by which Open MPI, PRRTE and `srun --mpi=pmix` let their processes exchange
  * texts. The site's library is loaded if a launcher's variables ask for it. So dtrain needs nothing
- * to be built, or to run elsewhere. The declarations are the few that we need, by the PMIx standard
- * (the layout of these three types is the same since version 3; checked against the headers of
- * 4.2.2).
+ * to be built, or to run elsewhere. It declares only what it uses, by the PMIx standard (the layout
+ * of these three types is the same since version 3; checked against the headers of 4.2.2).
  *
  * PMIx counts its users: a program that calls MPI as well shares its one connection. The library
  * has a thread of its own for as long as it is in use. */

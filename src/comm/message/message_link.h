@@ -12,16 +12,16 @@ typedef struct dti_message_link {
     dti_message_server_events *events;
     uint32_t who;
     uint64_t moved;                 /* bytes, of all connections that it was */
-    bool used, open, over, refused; /* over: to be closed when what is to go out has */
+    bool used, open, over, refused; /* over: to be closed after its output has been sent */
     char why[256];
     /* Going out: after link.tx a piece, which is link.data. */
     bool sending;
     dti_message out;
     uint64_t out_at;
     uint8_t *piece; /* [DTI_MESSAGE_LINK_PIECE] */
-    /* Coming in: a message is under way; link.in_body: a piece of its body is. */
+    /* Incoming: a message is in progress; link.in_body: a piece of its body is. */
     bool coming;
     dti_message in;
     uint64_t in_at;
-    uint8_t *to; /* where its body goes; NULL: it is dropped */
+    uint8_t *to; /* the destination of its body; NULL: it is dropped */
 } dti_message_link;

@@ -27,11 +27,11 @@
 
 /* Each way: a control frame with its body has room. */
 #define DTI_LINK_BUFFER (DTI_HEADER_BYTES + DTI_CONTROL_BYTES_MAX + 448)
-/* A header, and what may stand between it and its body. */
+/* A header, and the MAC that may follow it. */
 #define DTI_HEADER_ROOM (DTI_HEADER_BYTES + DTI_MAC_BYTES)
 #define DTI_SOCKETS_MAX 16
 #define DTI_ADDRESS_BYTES 192 /* a rank's addresses, as its transport writes them */
-/* Where a connection came from: 0, 0, 0, 0 and an IPv4 address, or the /64 of an IPv6 address. */
+/* The source of a connection: 0, 0, 0, 0 and an IPv4 address, or the /64 of an IPv6 address. */
 #define DTI_SOURCE_BYTES 8
 #define DTI_NOBODY UINT32_MAX
 #define DTI_HANDSHAKE_NS 5000000000u
@@ -71,7 +71,7 @@ typedef struct dti_sent_frame {
     bool own;        /* `data` is the backlog's memory; else the operation's */
     bool whole;      /* of a payload: it was given to the system to the end, once at least */
     bool held;       /* its step learns of it only when it is acknowledged or copied */
-    uint64_t to;     /* where `small` begins for the next one */
+    uint64_t to;     /* the place in `small` for the next one */
     uint64_t chunks; /* the bits of keeper->chunk_used that it has, maybe with others */
     struct dti_backlog *keeper;
     uint64_t operation; /* flight->id */
@@ -82,7 +82,7 @@ typedef struct dti_sent_frame {
  * each direction, across connections. */
 typedef struct dti_backlog {
     uint64_t sent, acknowledged;   /* by the peer */
-    uint64_t received, told;       /* of the peer's; what it knows of that */
+    uint64_t received, told;       /* of the peer's frames; `returned` ones */
     uint64_t resend;               /* the next to be sent again; `sent`: none */
     uint64_t bye_at;               /* the number of our BYE, which is not kept but made again */
     uint64_t untold_bytes;         /* of payloads received since the last acknowledgement */
@@ -111,7 +111,7 @@ typedef struct dti_backlog {
 
 #define DTI_LOANS_MAX 8u
 
-/* A payload whose bytes the other side takes from where they lie: it is sent when it has. */
+/* A payload that the other side reads directly from our memory: it counts as sent after that. */
 typedef struct dti_link_loan {
     dti_flight *flight;
     uint32_t step, chunk, bytes;
@@ -123,12 +123,12 @@ typedef struct dti_link {
     dti_core *core;
     void *conn;
     uint8_t state, channel;
-    uint16_t socket; /* which of the sockets to this peer */
+    uint16_t socket; /* number of the socket to this peer */
     bool dialled;    /* by us */
-    bool probe;      /* dialled to see whether the peer's process is there, no more */
-    bool lasting;    /* the transport's: its end is the end of a process, so nothing is kept; and
-                        nobody comes between, so its tags need no key */
-    bool nobody;     /* the transport's: its system says that nobody listens where it dialled */
+    bool probe;      /* dialled only to see whether the peer's process lives */
+    bool lasting;    /* the transport's: its end is the end of a process, so nothing is kept; no
+                        attacker can be in between, so its tags need no key */
+    bool nobody;     /* the transport's: its system reports that no process listens there */
     bool shut;       /* nothing more goes out; the transport knows it */
     bool resume_due, resumed; /* our RESUME is to go; the other's has come */
     uint32_t peer;            /* world rank; DTI_NOBODY until it has said so */
@@ -168,7 +168,7 @@ typedef struct dti_link {
     uint8_t tx[DTI_LINK_BUFFER], rx[DTI_LINK_BUFFER];
 } dti_link;
 
-/* What a POST says, and what mismatches are found by. */
+/* The content of a POST, by which mismatches are found. */
 typedef struct dti_announce {
     uint32_t group;
     uint16_t flags, root;
@@ -216,14 +216,15 @@ typedef struct dti_rank_group {
 typedef struct dti_track {
     uint32_t total, done; /* chunks; done: all before this one */
     uint32_t granted;     /* SEND: by the receiver. RECV: by us */
-    uint32_t told;        /* RECV: of `granted`, what the sender knows (credited streams) */
+    uint32_t told;        /* RECV: of `granted`, the part that the sender knows (credited
+                             streams) */
     uint32_t ready;       /* SEND: chunks whose bytes exist */
     uint32_t begun;       /* SEND: chunks given to connections */
     uint32_t next;        /* the next step with the same peer; DTI_NOBODY = none */
     uint32_t slot;        /* RECV into slots: which stream's slots */
     uint32_t consumer;    /* RECV into slots: the FOLD that empties them */
-    uint32_t reader;      /* RECV: the last step that reads what has come; DTI_NOBODY = none */
-    bool guards;          /* SEND: a step waits for it, and writes where it reads */
+    uint32_t reader;      /* RECV: the last step that reads the received data; DTI_NOBODY = none */
+    bool guards;          /* SEND: a step waits for it, and overwrites its source */
     uint32_t alike;       /* SEND: the first step that sends the same bytes, to whomever */
     uint32_t sum_of[DTI_SUMS_KEPT]; /* `alike`'s: chunks with a kept checksum */
     uint32_t sums[DTI_SUMS_KEPT];   /* these checksums */
@@ -245,8 +246,8 @@ struct dti_flight {
     dt_result result;
     dt_comm_op op;
     dti_rank_group *group;
-    dti_announce post;      /* what we announce */
-    dti_collective planned; /* what `schedule` was made for */
+    dti_announce post;      /* our announcement */
+    dti_collective planned; /* the collective that `schedule` was made for */
     dti_schedule schedule;
     dti_track *tracks;
     size_t track_room;
@@ -289,7 +290,7 @@ typedef struct dti_settings {
     uint32_t rank, size;
     uint32_t local_rank, local_size; /* on this rank's host; 0, 0: not known */
     uint64_t chunk_bytes, attempt;
-    uint32_t window, sockets;            /* window: 0 = by what links cost */
+    uint32_t window, sockets;            /* window: 0 = by the links' costs */
     uint64_t join_ns, silence_ns, op_ns; /* op_ns: 0 = no limit */
     uint8_t integrity;
     uint8_t link_source; /* a member's own until it has joined, then rank 0's; so is the next */
@@ -300,15 +301,15 @@ typedef struct dti_settings {
     char job[64];
 } dti_settings;
 
-/* What link.c, handshake.c and flight.c ask of the files after them; core.c fills it in. */
+/* Calls of link.c, handshake.c and flight.c to the files after them; core.c fills it in. */
 typedef struct dti_core_up {
     /* handshake.c: takes one message of the handshake; false: not whole yet, or it is over */
     bool (*greeted)(dti_core *core, dti_link *link);
     /* member.c: puts frames into tx while it has room and no payload is attached */
     void (*fill)(dti_core *core, dti_link *link);
-    /* the engine: where a payload's body goes (link->body; false after `failed`); it has come, and
-     * is right; the attached one is out; a loaned one is; a frame without one; data that came
-     * before its operation */
+    /* the engine's calls: the place of a payload's body (link->body; false after `failed`); a
+     * verified payload; an attached one was sent; the peer read one; a frame without payload; early
+     * data of a new operation */
     bool (*body)(dti_core *core, dti_link *link);
     void (*payload)(dti_core *core, dti_link *link);
     void (*sent)(dti_core *core, dti_link *link);
@@ -317,12 +318,12 @@ typedef struct dti_core_up {
     /* the peer has all kept frames before this one, whose low 16 bits are given */
     bool (*acknowledged)(dti_core *core, dti_link *link, uint16_t number);
     void (*take_early)(dti_core *core, dti_flight *flight);
-    /* member.c: a frame of the control connection; the other side's last word */
+    /* member.c: a frame of the control connection; the other side's BYE */
     void (*control)(dti_core *core, dti_link *link, const uint8_t *body);
     void (*bye)(dti_core *core, dti_link *link);
     /* connect.c: the other side's RESUME */
     void (*resume)(dti_core *core, dti_link *link);
-    /* failure.c: the group ends by what this connection did; false, for the caller to return */
+    /* failure.c: the group ends because of this connection; false, for the caller to return */
     bool (*failed)(dti_core *core, dti_link *link, dt_result result, const char *format, ...)
         DTI_PRINTF(4, 5);
     /* connect.c: the peer has proved itself; it refuses us; the connection is useless (false);
@@ -336,7 +337,7 @@ typedef struct dti_core_up {
 typedef enum dti_core_state {
     DTI_CORE_JOINING,
     DTI_CORE_OPEN,
-    DTI_CORE_SUSPECT, /* something is wrong: data stands still until the coordinator says what */
+    DTI_CORE_SUSPECT, /* a failure is suspected: data stops until the coordinator decides */
     DTI_CORE_LEAVING,
     DTI_CORE_ENDED /* result and text say why; nothing can be posted any more */
 } dti_core_state;
@@ -363,8 +364,9 @@ struct dti_core {
     dti_io io;
     void *io_user;
     dti_settings set;
-    uint32_t early_bytes, early_units; /* of this world: what may go early, and room for it */
-    uint32_t window; /* chunks under way of a stream into slots, and kept of a connection */
+    uint32_t early_bytes, early_units; /* of this world: the largest early stream, and the room for
+                                          early data */
+    uint32_t window; /* chunks in flight of a stream into slots, and kept ones of a connection */
     uint64_t now, last_tick;
     dti_core_state state;
     dt_result result;
@@ -374,7 +376,7 @@ struct dti_core {
     uint64_t suspect_deadline, leave_deadline;
     uint64_t stays_until; /* coordinator that leaves last, ns; 0 = it does not leave, or need not */
     uint64_t alone_at;    /* member: when the coordinator left; 0 = it has not */
-    uint32_t *left_list;  /* [size] coordinator: who has left, in order */
+    uint32_t *left_list;  /* [size] coordinator: ranks that left, in order */
     uint32_t left_count;
     uint64_t join_deadline, dial_at, dial_wait, join_noted;
     char dial_why[160]; /* why the last try to reach the coordinator failed */
@@ -407,7 +409,7 @@ struct dti_core {
     char notes[DTI_NOTES][DTI_NOTE_BYTES];
     uint8_t note_levels[DTI_NOTES];
     uint32_t note_first, note_count;
-    uint32_t events; /* what a waiting application wants to hear of: finished, connected, ended */
+    uint32_t events; /* counts events for a waiting application: finished, connected, ended */
     uint64_t bytes_sent, bytes_received, payload_bytes_sent, payload_bytes_received;
     uint64_t resets; /* connections that broke and were joined again */
 };

@@ -1,6 +1,6 @@
-/* One operation under way: its schedule, and how far each step is. Posting takes memory (kept for
- * the next operation of the kind); advancing does not: it folds and copies what can be, and finds
- * out what may be sent and received. */
+/* One operation under way: its schedule, and how far each step is. Posting allocates memory (kept
+ * for the next operation of the kind). Advancing does not: it does the FOLDs and COPYs that are
+ * ready, and finds data that may be sent or received. */
 
 static uint16_t dti_flight_flags(const dt_comm_op *op) {
     uint32_t flags = (uint32_t)op->reduction | (uint32_t)op->algorithm << 3;

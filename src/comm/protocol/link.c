@@ -1,6 +1,6 @@
-/* A connection's bytes. Going out: a buffer of small frames, then at most one payload, which is
- * sent from where it lies. Coming in: a payload goes straight to where it belongs, everything else
- * to a buffer. What frames mean is asked of the files above, through core->up. */
+/* A connection's bytes. Outgoing: a buffer of small frames, then at most one payload, which is sent
+ * from its memory. Incoming: a payload goes directly to its destination, everything else to a
+ * buffer. It must not know what frames mean; it calls the files above through core->up. */
 
 /* ---- output */
 

@@ -1,5 +1,5 @@
-/* What is to be said: a ring of notes, which the application's next call hands to its logger.
- * Warnings that anybody can cause are each said once, then counted. */
+/* Log messages: a ring of notes, which the application's next call passes to its logger. Warnings
+ * that an unauthenticated peer can cause are logged once, then counted. */
 
 #define DTI_REFUSALS_NS 10000000000u
 

@@ -1,5 +1,5 @@
-/* Frames to and from bytes, and their tags. Nothing here trusts a byte: what a header says is used
- * after dti_frame_verify, and its length is bounded before that. */
+/* Frames to and from bytes, and their tags. No byte is trusted: a header is used only after
+ * dti_frame_verify, and its length is bounded before that. */
 
 static const char *dti_frame_name(int type) {
 #define DTI_X(id, text) text,

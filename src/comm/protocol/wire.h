@@ -66,14 +66,14 @@
     X(EAGER, "EAGER")         /* a POST with the whole of a short stream */                        \
     X(POST, "POST")           /* this rank has posted the operation that is described */           \
     X(CREDIT, "CREDIT")       /* more chunks of a stream may come */                               \
-    X(RETURN, "RETURN")       /* nothing but `returned` and `acknowledged` */                      \
-    X(PING, "PING")           /* are you there? */                                                 \
-    X(PONG, "PONG")           /* yes */                                                            \
+    X(RETURN, "RETURN")       /* only `returned` and `acknowledged` */                             \
+    X(PING, "PING")           /* asks for a PONG */                                                \
+    X(PONG, "PONG")           /* the answer */                                                     \
     X(BYE, "BYE")             /* the last frame of this direction */                               \
-    X(RESUME, "RESUME")       /* the first frame: what had come on connections before this one */  \
+    X(RESUME, "RESUME")       /* the first frame: the frames received on earlier connections */    \
     X(JOIN, "JOIN")           /* member: my settings and addresses */                              \
-    X(ROSTER, "ROSTER")       /* coordinator: everybody's addresses, and the run's nonce */        \
-    X(HEARTBEAT, "HEARTBEAT") /* both: I live */                                                   \
+    X(ROSTER, "ROSTER")       /* coordinator: all addresses, and the run's nonce */                \
+    X(HEARTBEAT, "HEARTBEAT") /* both: this rank lives */                                          \
     X(LEFT, "LEFT")           /* coordinator: a member has left */                                 \
     X(LOST, "LOST")           /* member: an error ended the group here */                          \
     X(REVOKE, "REVOKE")       /* coordinator: the epoch has ended, and why */
@@ -110,11 +110,11 @@ typedef struct dti_seal {
     void *gmac; /* of gmac.c, with integrity MAC; otherwise NULL */
 } dti_seal;
 
-/* body: covered by the tag unless it is payload; NULL where length is 0. Counts the frame. */
+/* body: covered by the tag unless it is payload; NULL if length is 0. Counts the frame. */
 static void dti_frame_seal(dti_seal *seal, const dti_frame *frame, const void *body,
                            uint8_t out[DTI_HEADER_BYTES]);
 
-/* The fields, with magic, version, type, flags and length checked; NULL, or what is wrong. */
+/* Decodes the fields, and checks magic, version, type, flags and length. NULL, or the error. */
 static const char *dti_frame_decode(const uint8_t in[DTI_HEADER_BYTES], dti_frame *frame);
 /* Whether the tag is right; counts the frame. body as in dti_frame_seal. */
 static bool dti_frame_verify(dti_seal *seal, const uint8_t in[DTI_HEADER_BYTES],

@@ -2,8 +2,8 @@
  * thread that waits for an operation moves the bytes itself, which saves a context switch. The
  * library's thread keeps up the heartbeats, takes new connections, and moves bytes while no thread
  * waits. It has all signals blocked, and calls neither the allocator nor the logger of the
- * application. tcp_conn.c has the connections, tcp_wait.c the waiting, tcp_open.c what is called
- * once. */
+ * application. tcp_conn.c has the connections, tcp_wait.c the waiting, tcp_open.c opening and
+ * closing. */
 
 #if DTI_TCP
 

@@ -1,5 +1,5 @@
-/* The transport over TCP inside: what tcp.c and the files of its connections share. All of it is
- * guarded by the lock of its dti_tcp. */
+/* The inside of the transport over TCP, which tcp.c and the files of its connections share. The
+ * lock of dti_tcp guards all of it. */
 
 #if DTI_TCP
 
@@ -11,7 +11,7 @@ typedef struct dti_tcp_conn {
     uint32_t at;              /* its place among the active ones */
     bool connecting, blocked; /* blocked: the system took no more */
     int try_next;             /* of the addresses: the next one to try */
-    int refused;              /* of them: where nobody listens */
+    int refused;              /* of these: addresses without a listener */
     uint64_t started;         /* connecting since, ns */
     dti_tls_conn tls;         /* with integrity TLS */
     bool clear;               /* no TLS, though the others have it: a refusal goes out */
@@ -23,9 +23,9 @@ typedef struct dti_tcp_conn {
     int memory;               /* the descriptor of it, until it is mapped on both sides; -1 */
     bool lends, borrows;      /* the other side may read this process's memory; we may its */
     long process;             /* the other side's; 0 = not to be seen from here */
-    uint64_t noted;           /* the payload whose note has gone, by its number, plus 1 */
+    uint64_t noted;           /* the number, plus 1, of the payload whose note was sent */
     uint64_t read;            /* the one whose note was read */
-    uint64_t lender;          /* what that says: an address there; 0 = the bytes follow */
+    uint64_t lender;          /* the note: an address there; 0 = the bytes follow */
     dti_shm shm;
 } dti_tcp_conn;
 
@@ -57,7 +57,7 @@ struct dti_tcp {
     const dti_tls_calls *wire;
     dti_mutex lock;
     dti_thread thread;
-    bool sockets, locked_made, thread_made; /* what has been made */
+    bool sockets, locked_made, thread_made; /* allocated connections */
     int nudge[2];                           /* a pipe: ends the application's sleep */
     uint32_t events_seen;                   /* of core.events, by the thread */
     bool sleeping;                          /* the application is in poll */

@@ -1,5 +1,5 @@
-/* A replica's actions. It is waited for bucket by bucket, so a bucket leaves while the next one is
- * computed. A thread that waits folds what has arrived. The first replica's also services the
+/* A replica's actions. Its thread waits bucket by bucket, so a bucket is sent while the next one is
+ * computed. A thread that waits sums arrived buckets. The first replica's also services the
  * network. */
 
 static const dti_micro_run *dti_list_micro_of(const dti_replica *r, const dti_action *a) {

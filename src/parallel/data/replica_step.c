@@ -1,4 +1,4 @@
-/* Plain replicas, and ZeRO: what is their own of the commit protocol (protocol.h). */
+/* Plain replicas, and ZeRO: their strategy of the commit protocol (protocol.h). */
 
 /* ---- all devices */
 

@@ -3,8 +3,8 @@
  * to all by an all-gather, and keeps the rest as the new residual. Each adds all approximations in
  * the order of ranks, so all have the same bits. The bits depend on how replicas are spread over
  * processes. Bytes of an element: BF16 2; INT8 1, and 4 of a block of 256 for its scale; TOPK 8 of
- * those kept. Memory: what a process sends, times the number of ranks. Blocks are those that
- * parameters are padded to, so none has elements of two parameters. Buffers and losses are not
+ * those kept. Memory: the bytes that a process sends, times the number of ranks. Parameters are
+ * padded to blocks, so no block has elements of two parameters. Buffers and losses are not
  * compressed. */
 
 static bool dti_compress_is_on(const dti_parallel *par) {

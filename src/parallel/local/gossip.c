@@ -1,5 +1,5 @@
-/* Gossip averaging: within a round of local steps a rank averages its weights with one other rank,
- * and waits for nobody else. The number of the exchange decides the pairs. With a power of two of
+/* Gossip averaging. Within a round of local steps a rank averages its weights with one other rank.
+ * It waits for no other. The number of the exchange decides the pairs. With a power of two of
  * ranks, a pair differs in one bit of its numbers, bit by bit. So log2 N exchanges make the mean of
  * all. Other numbers of ranks follow a tournament, in which all pairs meet once. It has N - 1
  * exchanges (N odd: N, and one rank rests). Before an exchange a process's replicas become their

@@ -1,7 +1,7 @@
 /* Local steps: each replica makes a step of its own part of a batch, by a program that commits by
  * itself. Replicas exchange nothing until the round ends (round.c), or until two ranks average
  * (gossip.c). So gradients never leave a device, and a loss is divided by the weight of the
- * replica's own rows. Faulty samples are found before anything is computed, so no replica of this
+ * replica's own rows. Faulty samples are found before the computation, so no replica of this
  * process has changed. The step is tried again. A NaN or infinity skips the step of that replica
  * only. */
 

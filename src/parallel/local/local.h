@@ -22,7 +22,7 @@ typedef struct dti_compress { /* NULL: nothing is compressed */
     char *sent, *said;        /* by this process, by all ranks: bucket by bucket */
 } dti_compress;
 
-/* The round under way. Arrays are as the arena of parameters is, on the host. */
+/* The current round. Arrays have the layout of the parameter arena, on the host. */
 typedef struct dti_round {
     float *start;    /* values that it began with */
     float *velocity; /* the outer optimizer's */
@@ -33,14 +33,14 @@ typedef struct dti_round {
     uint64_t first;                   /* steps committed before it */
     uint64_t count;                   /* rounds that have ended */
     uint32_t done;                    /* steps of this one */
-    uint64_t mark;                    /* of what ranks set in its steps by themselves */
+    uint64_t mark;                    /* of values that ranks may set in each step by themselves */
     uint64_t samples, skipped, empty; /* of this process */
     char said[DTI_ROUND_TEXT];        /* of the first that was skipped */
     dti_compress compress;
     dti_runs none; /* of a replica without rows */
 } dti_round;
 
-/* What all plans of a round share. */
+/* The part that all plans of a round share. */
 #define DTI_ROUND_PLAN                                                                             \
     .team = dti_replicas_team, .result = dti_replicas_result, .drop = dti_round_back,              \
     .leave = dti_parallel_leave
@@ -52,18 +52,19 @@ static dti_round_desc dti_round_resolve(const dt_local_desc *d, const dt_paralle
 static void dti_round_log(const struct dti_parallel *par);
 
 /* ---- compress.c */
-/* Where a bucket begins in what this process sends of a round; the first after all: its bytes. */
+/* The offset of a bucket in the bytes that this process sends for a round. After the last bucket:
+ * the number of bytes. */
 static uint64_t dti_compress_at(const struct dti_parallel *par, uint32_t bucket);
 static bool dti_compress_is_on(const struct dti_parallel *par);
 
-/* ---- round.c: what replicas do together where their steps are local */
+/* ---- round.c: the end of a round of local steps, by all replicas */
 static uint32_t dti_round_terms(const struct dti_parallel *par); /* doubles of par->terms */
 static dt_result dti_round_make(struct dti_parallel *par); /* once a build: memory and ranges */
 static void dti_round_free(struct dti_parallel *par);
 static void dti_round_forget(struct dti_parallel *par);    /* the state is a file's */
 static dt_result dti_round_open(struct dti_parallel *par); /* before the first step */
-static void dti_round_back(struct dti_parallel *par);      /* to where it began */
-/* The same of an error's text, where there is one. */
+static void dti_round_back(struct dti_parallel *par);      /* back to its beginning */
+/* Likewise with an error's text, if there is one. */
 static dt_result dti_round_began(struct dti_parallel *par, dt_result result);
 /* After an error of this rank that others do not learn of: ends the job. They notice at the end of
  * their round. A round in flight returns to its beginning. */

@@ -2,7 +2,8 @@
  * of stage s of replica d: p = (d * stages + s) * tensor + t. So tensor ranks of a stage are
  * neighbours, and then the stages of a replica. A rank has consecutive positions, in the order of
  * ranks: one for each of its devices, or with .tensor_slices several. A job without pipelines and
- * tensor groups has a position for each replica. All of it is numbers, the same on all ranks.
+ * tensor groups has a position for each replica. The mesh has only numbers, which are the same on
+ * all ranks.
  *
  * The files of this folder in the order in which to read them:
  *
@@ -16,7 +17,7 @@
 typedef struct dti_mesh {
     uint32_t data, stages, tensor; /* replicas, stages of each, tensor ranks of each stage */
     uint32_t rank, world;          /* this process's; of the job */
-    uint32_t *firsts; /* [world + 1]: the first position of each rank, and how many there are */
+    uint32_t *firsts; /* [world + 1]: the first position of each rank, and the number of all */
     int *ranks;       /* [world]: room for those of a group */
 } dti_mesh;
 
@@ -30,7 +31,8 @@ typedef struct dti_mesh_line { /* positions first, first + step, ... */
     uint32_t first, step, count;
 } dti_mesh_line;
 
-/* Sets firsts and data. devices: how many each rank has, of `each` positions; the rest is there. */
+/* Sets firsts and data. devices: the number of each rank, of `each` positions; the other members
+ * are set. */
 static void dti_mesh_fill(dti_mesh *mesh, const int *devices, uint32_t each);
 static uint32_t dti_mesh_size(const dti_mesh *mesh); /* positions of the job */
 static dti_mesh_place dti_mesh_at(const dti_mesh *mesh, uint32_t position);
@@ -49,7 +51,7 @@ static dti_mesh_line dti_mesh_along(const dti_mesh *mesh, dti_mesh_axis axis, ui
 static dti_mesh_line dti_mesh_pair(uint32_t a, uint32_t b); /* of two positions */
 /* Which of a line a rank has. */
 static dt_comm_span dti_mesh_share(const dti_mesh *mesh, dti_mesh_line line, uint32_t rank);
-/* The ranks that have some of it, in order, each once: how many. */
+/* The ranks that have some of these positions, in order, each once. Returns their number. */
 static int dti_mesh_ranks(const dti_mesh *mesh, dti_mesh_line line, int *ranks);
 static bool dti_mesh_is_within(const dti_mesh *mesh, dti_mesh_line line); /* one process */
 /* Whether all ranks that have some of it have the same number. */

@@ -12,7 +12,8 @@ typedef struct dti_partition {
         bounds; /* first row of each batch slice, and the batch; NULL: batch slices of equal size */
 } dti_partition;
 
-/* The first batch slice of a replica; of the one after the last, how many there are. */
+/* The first batch slice of a replica. For the replica after the last: the number of batch
+ * slices. */
 static uint32_t dti_partition_begin(const dti_partition *job, uint32_t replica);
 /* Batch slices [*first, *end) of a replica. */
 static void dti_partition_batch_slices(const dti_partition *job, uint32_t replica, uint32_t *first,
@@ -25,16 +26,16 @@ static uint32_t dti_partition_piece(const dti_partition *job, uint32_t piece, ui
 /* The maximal aligned subtrees of batch slices [first, end). */
 static dti_subtrees dti_partition_subtrees(const dti_partition *job, uint32_t first, uint32_t end);
 
-/* What a replica computes at a time: rows that lie together. */
+/* The rows that a replica computes at a time: consecutive ones. */
 typedef struct dti_micro_run {
     uint32_t row, rows; /* of the batch of the whole job */
     dti_piece *pieces;  /* in the plan's array */
     uint32_t piece_count;
     uint32_t first_piece; /* its first piece's number in the job: batch slice * parts + part */
-    dti_subtrees before;  /* what runs before it left */
+    dti_subtrees before;  /* the sum that runs before it left */
     bool any_part, last;  /* see dti_batch_slices */
     uint32_t micro;       /* 0, 1, ... of the replica's runs */
-    struct dt_program *program; /* set by who makes them */
+    struct dt_program *program; /* set by the code that makes the programs */
 } dti_micro_run;
 
 /* A replica's runs for batches of `rows` rows; none when it has no rows. */
@@ -45,7 +46,7 @@ typedef struct dti_runs {
     dti_piece *pieces;
     uint32_t piece_count;
     uint32_t slots; /* of the gradient arena */
-    dti_list list;  /* what the replica does; set by who makes the programs */
+    dti_list list;  /* the replica's program of it; set by the code that makes the programs */
 } dti_runs;
 
 static dt_result dti_runs_make(dti_base *base, const dti_partition *job, uint32_t replica,

@@ -1,12 +1,12 @@
 /* A grid of pipelines: chunks of one model on devices of any ranks, and the step that they make
- * together. A position is a device of the job: rank by rank, each rank's in its order. P stages, T
- * tensor ranks (1: no tensor parallelism), D replicas: position p has tensor rank p mod T of stage
- * p / T mod P of replica p / (P T). So the devices of a stage are neighbours, and then the stages
- * of a replica. A pipeline (dti_pipeline) is the stages of one tensor rank of one replica. Its
- * graph of the whole model is cut at the same places for all. The pipelines of a replica compute
- * the same micro-batches in the same order. Tensor ranks of a stage have sync points (tp_sync.c).
- * Each sends to the next stage's device of the same tensor rank. A rank has only the chunks of its
- * own positions.
+ * together. A position is a device of the job, in the order of ranks and of each rank's devices. P
+ * stages, T tensor ranks (1: no tensor parallelism), D replicas: position p has tensor rank p mod T
+ * of stage p / T mod P of replica p / (P T). So the devices of a stage are neighbours, and then the
+ * stages of a replica. A pipeline (dti_pipeline) is the stages of one tensor rank of one replica.
+ * Its graph of the whole model is cut at the same places for all. The pipelines of a replica
+ * compute the same micro-batches in the same order. Tensor ranks of a stage have sync points
+ * (tp_sync.c). Each sends to the next stage's device of the same tensor rank. A rank has only the
+ * chunks of its own positions.
  *
  *   weigh      each chunk with losses, from targets only; summed over all ranks
  *   schedule   each device its list: forward and backward parts of micro-batches (pipe_wire.c: what
@@ -40,8 +40,8 @@
  *   pipe_attribute.c                   names the source of a NaN
  *   device_grid.c                      replicas' runs, and the whole model's code */
 
-/* What the grid does: steps, and forward parts by themselves. Each is a plan, of full batches and
- * of short ones. */
+/* The work of a grid: steps, or only forward parts. Each is a plan, for full batches and for short
+ * ones. */
 enum { DTI_PIPE_TRAIN, DTI_PIPE_EVALUATE, DTI_PIPE_PREDICT, DTI_PIPE_PLANS };
 #define DTI_PIPE_SHAPES (2 * DTI_PIPE_PLANS) /* of batches: plan by plan, full and short */
 
@@ -57,18 +57,18 @@ typedef struct dti_pipe_chunk { /* of a pipeline */
     dt_store *store; /* NULL: another rank has it */
     dti_pipe_run *runs[DTI_PIPE_SHAPES];
     dti_batch_slice_stack sum; /* of its batch slices */
-    float *mirror;             /* on the host: what it owns of parameters; NULL: it is there */
+    float *mirror;             /* on the host: its own parameters; NULL: on the device */
 
     bool averages; /* are in the weights' place */
 
-    double norm; /* of the step under way */
+    double norm; /* of the current step */
 } dti_pipe_chunk;
 
-typedef struct
-    dti_pipe_stage { /* what chunks here of one number, and of one tensor rank, are alike in */
-    dti_pipe_chunk *chunk; /* the first here; NULL = none. The next ones are a replica on */
-    uint32_t pipelines;    /* here that have it */
-    uint8_t losses[DT_MAX_TERMS], metrics[DT_MAX_TERMS]; /* which of the model's its own are */
+typedef struct dti_pipe_stage { /* data shared by the chunks here of one number and tensor rank */
+    dti_pipe_chunk *chunk;      /* the first here; NULL = none. The next ones are a replica on */
+    uint32_t pipelines;         /* here that have it */
+    uint8_t losses[DT_MAX_TERMS], metrics[DT_MAX_TERMS]; /* the model's parameter of each of its
+                                                            own */
     uint32_t *params;                                    /* by its own: the model's */
     dti_statistics statistics;
     dti_sum *sum;        /* over pipelines, here and elsewhere */
@@ -77,21 +77,21 @@ typedef struct
     dti_units units;
     dti_list_units gathered; /* while a device's list is written */
 
-    /* The step under way. */
+    /* The current step. */
     double coefficients[DT_MAX_TERMS], weights[DT_MAX_TERMS];
 } dti_pipe_stage;
 
 typedef struct dti_pipeline { /* a pipeline of which a chunk is here */
     uint32_t replica, tp_rank;
     dti_runs runs[DTI_PIPE_SHAPES];
-    dti_pipe_schedule schedules[DTI_PIPE_SHAPES]; /* none where it has no rows */
+    dti_pipe_schedule schedules[DTI_PIPE_SHAPES]; /* none if it has no rows */
 } dti_pipeline;
 
 typedef struct dti_pipe_device {
     dt_ctx *ctx;
     uint32_t pipeline,
         place;        /* its first one, and its place in it; the next ones' are its slices */
-    dti_tp_place *tp; /* where tensor ranks of its stage meet; NULL: it has all of it */
+    dti_tp_place *tp; /* where tensor ranks of its stage synchronise; NULL: it has all of it */
     dti_list lists[DTI_PIPE_SHAPES];
     dti_list_walk walk;
     dt_result result; /* of this step */
@@ -101,7 +101,7 @@ typedef struct dti_pipe_device {
  * in order, each tensor. */
 #define DTI_PIPE_WINDOW 2     /* micro-batches: one is computed with while the next one travels */
 #define DTI_PIPE_WORKS_MAX 96 /* operations at once: of the comm's DTI_PENDING_MAX */
-#define DTI_PIPE_WAIT_MS 2    /* between two looks at what else there is to do */
+#define DTI_PIPE_WAIT_MS 2    /* between two checks for other work */
 typedef struct dti_pipe_flow {
     dt_comm *comm;        /* of the two ranks, for this pipeline and pair of chunks */
     int peer;             /* in it */
@@ -110,7 +110,7 @@ typedef struct dti_pipe_flow {
     bool sends, gradient;
     uint32_t *links; /* of the cut */
     uint32_t link_count;
-    uint64_t *at; /* of a forward part that is received: where in a slot each tensor lies */
+    uint64_t *at; /* of a forward part that is received: the offset of each tensor in a slot */
     uint64_t slot_bytes;
     char *slots;                      /* DTI_PIPE_WINDOW of them */
     dti_works works[DTI_PIPE_WINDOW]; /* of a micro-batch, by its links */
@@ -119,7 +119,7 @@ typedef struct dti_pipe_flow {
     bool shares_comm;                 /* which is another flow's */
 } dti_pipe_flow;
 
-typedef struct dti_pipe_finding { /* what a device found not finite in a micro-batch */
+typedef struct dti_pipe_finding { /* the value that a device found not finite in a micro-batch */
     uint32_t chunk;               /* UINT32_MAX: nothing */
     char text[512];
 } dti_pipe_finding;
@@ -133,13 +133,13 @@ typedef struct dti_pipe_evaluation {
     uint16_t home;          /* the ranks that have it */
     bool reads;             /* a chunk here reads a column of the set */
     double *leaves;         /* [micro-batches of a group][DTI_TERMS_WIDTH] */
-    dti_step step;          /* the group under way */
+    dti_step step;          /* the current group */
     bool searched;          /* in this set: the first value that is not finite */
     uint32_t fault;         /* which micro-batch is looked at, from 1; 0: none is */
     dti_pipe_finding *faults; /* by device */
 } dti_pipe_evaluation;
 
-/* What a plan has of its own. Chunks, devices and pipelines have its programs, lists and runs. */
+/* The data of a plan. Chunks, devices and pipelines have its programs, lists and runs. */
 typedef struct dti_pipe_plan {
     uint32_t number;
     dti_pipe_cut cut;
@@ -153,8 +153,8 @@ typedef struct dti_pipe_plan {
 
 typedef struct dti_pipe {
     const dti_mesh *mesh; /* of the job */
-    dti_tp *shared;       /* what they have of the model; NULL: a stage has one device */
-    dt_graph *graph;      /* what is cut: the model's, or the first tensor rank's */
+    dti_tp *shared;       /* their parts of the model; NULL: a stage has one device */
+    dt_graph *graph;      /* the graph that is cut: the model's, or the first tensor rank's */
     bool graph_of_chunk;  /* which has it then, and ends it */
     dti_pipe_plan plans[DTI_PIPE_PLANS], *plan; /* plan: in use; between steps the first */
     uint32_t chunk_count;                       /* of a pipeline */
@@ -181,23 +181,24 @@ typedef struct dti_pipe {
     dti_device_team *device_team;
     char *room;           /* of DTI_AGREE_PIECE, while averages are in the weights' place */
     bool reads;           /* a chunk here reads a column of the data */
-    uint32_t units_ahead; /* operations of units that nobody waits for yet */
+    uint32_t units_ahead; /* operations of units that no thread waits for yet */
     bool locks_comm;      /* several threads use it, one at a time; else one alone does */
 
-    /* The step under way. */
+    /* The current step. */
     uint32_t shape; /* of its batch */
     uint32_t ahead; /* sums that were posted out of turn */
     _Atomic bool failed;
     _Atomic bool comm_locked; /* a thread of this rank uses the comm */
-    dt_result said;           /* what the comm said */
+    dt_result said;           /* the comm's error */
 } dti_pipe;
 
 enum { DTI_PIPE_NEED_FORWARD, DTI_PIPE_NEED_BACK, DTI_PIPE_NEED_WEIGH, DTI_PIPE_NEEDS };
 
-/* ---- pipe_grid.c: who has what */
-/* Where a pipeline of the job has a chunk; pipelines are counted tensor rank by tensor rank. */
+/* ---- pipe_grid.c: positions and chunks */
+/* The position of a chunk of one of the job's pipelines. Pipelines are counted tensor rank by
+ * tensor rank. */
 static uint32_t dti_pipe_position(const dti_mesh *mesh, uint32_t pipeline, uint32_t chunk);
-/* Where the first replica has a stage. */
+/* The position of a stage of the first replica. */
 static uint32_t dti_pipe_stage_position(const dti_pipe *pipe, uint32_t s);
 static uint32_t dti_pipe_rank(const dti_parallel *par, uint32_t pipeline, uint32_t chunk);
 static inline uint32_t dti_pipeline_number(const dti_pipe *pipe, const dti_pipeline *pipeline) {
@@ -240,7 +241,7 @@ static inline void dti_pipe_use(dti_parallel *par, uint32_t plan) {
     par->pipe->plan = &par->pipe->plans[plan];
     par->counters = par->pipe->plan->counters;
 }
-/* A node of the model, in what is cut. */
+/* A node of the model, in the graph that is cut. */
 static inline uint32_t dti_pipe_node(const dti_pipe *pipe, uint32_t id) {
     return pipe->shared ? pipe->shared->stands[id] : id;
 }
@@ -259,7 +260,7 @@ static inline uint32_t dti_pipe_counter(const dti_pipe *pipe, const dti_pipe_chu
                                         bool backward) {
     return 2 * (uint32_t)(chunk - pipe->chunks) + backward;
 }
-/* Whose message has come, or gone. */
+/* The flow whose message was received, or sent. */
 static inline uint32_t dti_pipe_flow_counter(const dti_pipe *pipe, const dti_pipe_flow *f) {
     return pipe->plan->flow_counters + (uint32_t)(f - pipe->plan->flows);
 }
@@ -268,12 +269,12 @@ static dt_result dti_pipe_lists_make(dti_parallel *par);
 static void dti_pipe_lists_free(dti_parallel *par);
 
 /* ---- pipe_program.c, pipe_make.c: programs, contexts and chunks */
-/* Replica 0, the job and its mesh are there. names: of devices. On all ranks together. After an
- * error nothing more can be trained: device team is NULL. */
+/* Replica 0, the job and its mesh exist. names: of devices. On all ranks together. After an error
+ * no training is possible: the device team is NULL. */
 static dt_result dti_pipe_create(dti_parallel *par, uint32_t batch_slices, const char *names,
                                  int threads, bool pin);
 static void dti_pipe_destroy(dti_parallel *par); /* there may be none */
-/* What a chunk's program failed with; of a tensor rank with its number. */
+/* The failure of a chunk's program; for a tensor rank with its number. */
 static dt_result dti_pipe_chunk_failed(dti_parallel *par, const dti_pipe_chunk *chunk,
                                        dt_result result);
 /* A program of a chunk that is here, of any tensor rank; NULL: it is not. */
@@ -286,22 +287,22 @@ static uint64_t dti_pipe_chunk_transients(const dti_pipe_chunk *chunk);
 
 /* ---- pipe_wire.c */
 static dt_result dti_pipe_wires_make(dti_parallel *par); /* on all ranks together */
-/* The most operations of messages and of sync points that this rank has under way. */
+/* The most operations of messages and of sync points that this rank has in flight. */
 static uint32_t dti_pipe_messages(const dti_pipe *pipe);
 static void dti_pipe_wires_free(dti_parallel *par);
 static void dti_pipe_wires_begin(dti_parallel *par);
 /* The flow by which a link's part comes to a chunk from another rank; NULL: it comes not. */
 static const dti_pipe_flow *dti_pipe_flow_to(const dti_pipe *pipe, uint32_t pipeline,
                                              const dti_pipe_link *l, bool gradient);
-/* What has come of it, to the chunk's micro-batch slot. */
+/* Copies a received message to the chunk's micro-batch slot. */
 static void dti_pipe_unpack(const dti_parallel *par, uint32_t pipeline, uint32_t link,
                             uint32_t micro);
-/* Posts what can be, and looks what has come; returns at once where another thread does it. wait:
- * the action that this device waits to begin, or NULL. */
+/* Posts messages that are ready, and checks for received ones. Returns at once if another thread
+ * does it. wait: the action that this device waits to begin, or NULL. */
 static void dti_pipe_speak(dti_parallel *par, uint32_t device, const dti_action *wait);
-/* Until all has gone. */
+/* Until all messages have been sent. */
 static dt_result dti_pipe_wires_end(dti_parallel *par);
-/* Others wait for what never comes: ends the group, so that they get an error that names this
+/* Others wait for data that never comes: ends the group, so they get an error that names this
  * rank. */
 static void dti_pipe_leave(dti_parallel *par);
 /* Parameters that weigh targets of other chunks, before the step. */
@@ -314,13 +315,13 @@ static void dti_pipe_comm_unlock(dti_pipe *pipe);
 static dt_result dti_pipe_sums_make(dti_parallel *par); /* on all ranks together */
 static void dti_pipe_sums_free(dti_parallel *par);
 static void dti_pipe_sums_begin(dti_parallel *par);
-static void dti_pipe_sums_help(dti_parallel *par); /* folds and posts what is ready */
+static void dti_pipe_sums_help(dti_parallel *par); /* folds and posts sums that are ready */
 /* A micro-batch's gradients are in the chunk's arena. */
 static dt_result dti_pipe_summed(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro);
 /* Of a chunk without rows: zeros. */
 static dt_result dti_pipe_summed_none(dti_parallel *par, dti_pipe_chunk *chunk,
                                       const dti_action *a);
-/* The sum, and what running statistics would be, to the chunk's arena. */
+/* Copies the sum, and the new running statistics, to the chunk's arena. */
 static dt_result dti_pipe_sums_put(dti_parallel *par, const dti_pipe_chunk *chunk);
 static dt_result dti_pipe_statistics(dti_parallel *par); /* of the job */
 /* The pairs of all chunks to each, in the order that they have in one model. */
@@ -328,7 +329,7 @@ static dt_result dti_pipe_pairs(dti_parallel *par);
 
 /* ---- pipe_share.c: ZeRO-1 between replicas; otherwise these do nothing */
 static dt_result dti_pipe_bounds_make(dti_parallel *par); /* MEMORY */
-/* Before a chunk's programs are made: what it has. */
+/* Before a chunk's programs are made: sets the blocks that it owns. */
 static dt_result dti_pipe_own(const dti_parallel *par, const dti_pipe_chunk *chunk);
 static uint64_t *dti_pipe_bound(const dti_pipe *pipe, uint32_t chunk, uint32_t replica);
 static dti_values_shared dti_pipe_shared(const dti_pipe *pipe, uint32_t s); /* of a stage */
@@ -337,9 +338,9 @@ static dt_result dti_pipe_share_params(dti_parallel *par);
 
 /* ---- pipe_units.c: ZeRO-2 and 3; otherwise these do nothing */
 static bool dti_pipe_has_units(const dti_parallel *par);
-/* Before programs are made: what the layout says, and the stage's buckets. MEMORY */
+/* Before programs are made: the layout's parts, and the stage's buckets. MEMORY */
 static dt_result dti_pipe_units_own(const dti_parallel *par, const dti_pipe_chunk *chunk);
-/* The most micro-batches of a replica where all have its lists, else it stays. MEMORY */
+/* Sets the most micro-batches of a replica if all have its lists; else it stays. MEMORY */
 static dt_result dti_pipe_units_micros(const dti_parallel *par, const dti_partition *grid,
                                        uint32_t rows, uint32_t *most);
 static dt_result dti_pipe_units_make(dti_parallel *par); /* on all ranks together */
@@ -347,7 +348,7 @@ static void dti_pipe_units_moved(const dti_parallel *par);
 static uint32_t dti_pipe_units_pending(const dti_parallel *par);
 static dt_result dti_pipe_units_agree(dti_parallel *par); /* on all ranks together: on lists */
 static void dti_pipe_units_free(dti_parallel *par);
-/* The sum of gradients: to its owners, and from where it is to the chunk's arena. */
+/* Sends the sum of gradients to its owners, and copies it to the chunk's arena. */
 static dt_result dti_pipe_units_post(dti_parallel *par, uint32_t s);
 static dt_result dti_pipe_units_put(const dti_parallel *par, const dti_pipe_chunk *chunk);
 static void dti_pipe_units_begin(dti_parallel *par);
@@ -359,7 +360,7 @@ static const dt_program *dti_pipe_units_program(const dti_pipe *pipe, const dti_
                                                 uint32_t shape, uint32_t micro);
 static dt_result dti_pipe_units_gather(dti_parallel *par, dti_pipe_chunk *chunk,
                                        const dti_action *a);
-/* The chunk's parameters were written: what others read of them. */
+/* The chunk's parameters were written: copies those that others read. */
 static dt_result dti_pipe_units_written(const dti_parallel *par, const dti_pipe_chunk *chunk);
 
 /* ---- pipe_forward.c */

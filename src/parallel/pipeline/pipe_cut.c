@@ -1,10 +1,10 @@
 /* Cuts a graph. A node is computed by the chunk in whose range it was made. Inputs, views of them,
  * and what depends on neither samples nor parameters are computed wherever they are needed. A
  * parameter lies in the first chunk that reads it; a later one that reads it too receives it like a
- * tensor, and sends back its share of the gradient. No cut goes through what one API function made
- * (dti_call): batch norm and its running statistics stay together.
+ * tensor, and sends back its share of the gradient. No cut goes through the nodes that one API
+ * function made (dti_call). So batch norm and its running statistics stay together.
  *
- * Without marks pipe_search.c says where. */
+ * Without marks pipe_search.c finds the cuts. */
 
 /* ---- what is needed, and where it may be computed */
 

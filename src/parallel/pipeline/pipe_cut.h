@@ -1,16 +1,16 @@
-/* A graph cut into chunks, for a pipeline: contiguous in the order of creation. It owns which node
- * and which parameter belongs to which chunk, and what goes from one to the other. */
+/* A graph cut into chunks, for a pipeline: contiguous in the order of creation. It owns the chunk
+ * of each node and parameter, and the tensors between chunks. */
 
 #define DTI_PIPE_CHUNKS_MAX 256
 #define DTI_PIPE_NOWHERE UINT16_MAX
 
-/* What a chunk needs of an earlier one: a tensor that `from` computes, or a parameter that lies
+/* A chunk's input from an earlier one: a tensor that `from` computes, or a parameter that lies
  * there. Its gradient goes back through the chunks that need it too, from the last to the first.
  * Each adds its share, in the order in which one device adds. */
 typedef struct dti_pipe_link {
     uint32_t node;
     uint16_t from, to;
-    uint16_t back; /* to whom its gradient goes */
+    uint16_t back; /* the chunk that gets its gradient */
     bool gradient;
 } dti_pipe_link;
 
@@ -20,7 +20,7 @@ typedef struct dti_pipe_cut {
     uint8_t *needed;   /* by node: a loss, a metric or a running statistic is computed from it */
     uint8_t *anywhere; /* by node: computed by each chunk that needs it */
     uint8_t *low;      /* by node: computed in 16 bits, though the model says f32 */
-    uint32_t *givers;  /* by node: the newest that gives it a gradient; NULL: links are made */
+    uint32_t *givers;  /* by node: the newest node that gives it a gradient; NULL: links are made */
     uint32_t starts[DTI_PIPE_CHUNKS_MAX + 1]; /* first node of each chunk */
     double work[DTI_PIPE_CHUNKS_MAX];         /* its share of a step's estimated time */
     dti_pipe_link *links;                     /* by `to`, then by node */
@@ -50,8 +50,8 @@ static void dti_pipe_cut_free(dti_base *base, dti_pipe_cut *cut);
  * Tensors from other chunks become inputs, and only the chunk's parameters remain. */
 static dt_result dti_pipe_cut_graph(const dti_pipe_cut *cut, const dt_graph *g, uint32_t chunk,
                                     dt_ctx *ctx, dt_graph **out);
-/* The description of its program: losses and metrics that it computes, what it gives and gets. A
- * chunk's number i is number losses[i] (metrics[i]) of all. */
+/* The description of its program: its losses and metrics, its inputs and outputs. A chunk's loss
+ * (metric) i is number losses[i] (metrics[i]) of all. */
 static void dti_pipe_cut_desc(const dti_pipe_cut *cut, uint32_t chunk, dt_graph *g,
                               dt_program_desc *desc, dti_staged *staged, uint8_t *losses,
                               uint8_t *metrics);

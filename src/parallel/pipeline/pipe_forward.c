@@ -1,12 +1,12 @@
-/* Evaluation and prediction of a grid: forward parts by themselves, through its own chunks. A plan
- * has programs without gradients, lists and flows, which the first evaluation makes. So no rank
- * needs more values than its chunks have, and the host's store is not asked.
+/* Evaluation and prediction of a grid: only forward parts, through its own chunks. A plan has
+ * programs without gradients, lists and flows, which the first evaluation makes. So no rank needs
+ * more values than its chunks have, and the host's store is not used.
  *
  * The set comes in groups of micro-batches, several for each replica, so stages overlap. A
  * micro-batch has the rows that one device computes at a time, and all micro-batches' sums are
  * added without rounding. So losses and metrics have the same bits on every grid. Programs have few
- * micro-batch slots for inputs and outputs. Transients are one micro-batch's, and those of a step's
- * program where they are large enough: no step is in flight.
+ * micro-batch slots for inputs and outputs. Transients are one micro-batch's. They are shared with
+ * a step's program if those are large enough, as no step is in flight.
  *
  * Each group has two messages to all ranks: whether each can go on, and sums of losses and metrics.
  *

@@ -1,6 +1,6 @@
 /* Makes a grid of pipelines: the cut, the schedules, and a context for each device. Each chunk of
  * this rank gets a graph and a store. Its programs have a micro-batch slot for each live
- * micro-batch of the schedule. Afterwards a step allocates nothing. What can fail on one rank is
+ * micro-batch of the schedule. Afterwards a step allocates nothing. Failures of one rank are
  * reported to all before the next collective. It refuses shares by speed. */
 
 /* Where each parameter's blocks begin in the table of the whole model: of parts tensor rank by

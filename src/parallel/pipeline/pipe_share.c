@@ -1,6 +1,6 @@
 /* ZeRO-1 in a grid of pipelines (see owners.c). A replica has moments and averages for a run of
  * blocks of each chunk. It updates that run, and gets the other blocks from their owners.
- * Gradients, norms and findings are as without, so the bits are too.
+ * Gradients, norms and findings are as without ZeRO, so the bits are the same.
  *
  * After the commit each replica copies the new values into the memory of gradient sums, which
  * nobody reads any more. The ranks with that stage exchange them. In a step each rank receives,

@@ -1,4 +1,4 @@
-/* A grid of pipelines: what is its own of the commit protocol (protocol.h), and the actions of its
+/* A grid of pipelines: its strategy of the commit protocol (protocol.h), and the actions of its
  * devices' lists (pipe_list.c). A forward part reads the outputs of earlier chunks, which stay
  * until their backward part of that micro-batch. A backward part writes the gradients of its inputs
  * to the chunks that sent these, into the waiting micro-batch slot. A device with several slices

@@ -1,4 +1,4 @@
-/* What goes between chunks on two ranks. Each pair of chunks of a pipeline has a group of its two
+/* Messages between chunks on two ranks. Each pair of chunks of a pipeline has a group of its two
  * ranks. In it the forward parts' tensors go one way and gradients the other, each in the order of
  * micro-batches. So the schedule orders messages, and none waits for another pair's. Messages are
  * posted ahead. A tensor for a forward part arrives in one of two slots. A gradient arrives in the

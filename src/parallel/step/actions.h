@@ -10,7 +10,7 @@
 typedef enum dti_action_kind {
     DTI_ACTION_WRITE,      /* the rows of a micro-batch to its inputs */
     DTI_ACTION_OPEN,       /* the micro-batch's step */
-    DTI_ACTION_RECEIVE,    /* what earlier stages gave */
+    DTI_ACTION_RECEIVE,    /* takes the outputs of earlier stages */
     DTI_ACTION_FORWARD,    /* segments */
     DTI_ACTION_WEIGHTS,    /* the sums of loss weights, which all ranks have agreed on */
     DTI_ACTION_BACKWARD,   /* segments; `buckets` are complete when they have ended */
@@ -19,7 +19,8 @@ typedef enum dti_action_kind {
     DTI_ACTION_CLOSE,      /* losses, metrics and statistics of the micro-batch */
     DTI_ACTION_SUM,        /* its gradients to the sum over batch slices */
     DTI_ACTION_ZEROS,      /* of a device without rows: its gradients, up to `buckets` */
-    DTI_ACTION_GATHER,     /* a unit's parameters to where the code has them; `what`: the unit */
+    DTI_ACTION_GATHER,     /* moves a unit's parameters to where the code has them; `what`: the
+                              unit */
     DTI_ACTION_PASS,       /* one that others gather, by a device that does not read it */
     DTI_ACTION_KINDS
 } dti_action_kind;
@@ -37,7 +38,7 @@ typedef struct dti_need { /* a counter of the step has this value, or more */
 typedef struct dti_action {
     uint8_t kind;        /* dti_action_kind */
     uint8_t ends;        /* dti_action_time */
-    uint16_t part;       /* of what the device has of the model: which */
+    uint16_t part;       /* of the device's parts of the model: the number */
     uint16_t from, what; /* segments from `from` to `what`; the sync point's number */
     uint16_t buckets;    /* buckets that have arrived after it */
     uint16_t need_count; /* its number of the list's needs */
@@ -55,10 +56,10 @@ typedef struct dti_list {
     uint32_t taken; /* needs of actions that are put */
 } dti_list;
 
-/* Units (lower/units.c), while a list is written: what has been gathered so far. Counters are the
- * step's: sums of buckets that have ended; units that have come from other ranks; and for each
- * place of the host's where they lie, how often a device here has taken one. */
-#define DTI_UNITS_STAGED 2u /* units of a process that are under way at a time */
+/* Units (lower/units.c) while a list is written: the units gathered so far. The step's counters
+ * are: ended sums of buckets; units received from other ranks; for each of the host's places for
+ * them, how often a device here has taken one. */
+#define DTI_UNITS_STAGED 2u /* units of a process in flight at a time */
 enum { DTI_UNITS_SUMMED, DTI_UNITS_ARRIVED, DTI_UNITS_TAKEN };
 #define DTI_UNITS_COUNTERS (DTI_UNITS_TAKEN + DTI_UNITS_STAGED)
 
@@ -73,12 +74,13 @@ typedef struct dti_list_units {
 
 /* Of a micro-batch: its code's segments. */
 typedef struct dti_list_micro {
-    bool written;               /* its rows are there: they were looked at for weights */
+    bool written;               /* its rows are in memory: they were read for weights */
     bool whole;                 /* segments are waited for together; else each by itself */
-    bool idle;                  /* the device has no rows: it does what others wait for */
-    dti_list_units *units;      /* NULL: parameters stay where they are */
+    bool idle;                  /* the device has no rows: it does only the actions that others wait
+                                   for */
+    dti_list_units *units;      /* NULL: parameters are not moved */
     uint32_t forward, segments; /* forward ones, and all */
-    const uint32_t *buckets;    /* by segment: how many have been given after it; NULL: none are */
+    const uint32_t *buckets;    /* by segment: gradients given after it; NULL: none */
     const dti_sync_point *sync_points;
     uint32_t sync_point_count;
 } dti_list_micro;
@@ -95,8 +97,8 @@ static void dti_list_needs(dti_list *list, uint32_t counter, uint32_t value);
 static void dti_list_segments(dti_list *list, dti_action action, const dti_list_micro *of,
                               uint32_t from, uint32_t end);
 static void dti_list_add_micro(dti_list *list, uint32_t micro, const dti_list_micro *of);
-/* Of an idle device; buckets: of gradients that it gives at once. */
+/* Of an idle device; buckets: the number of gradients that it gives at once. */
 static void dti_list_add_none(dti_list *list, uint32_t micro, const dti_list_micro *of,
                               uint32_t buckets);
-/* Actions that may begin before the ranks have agreed: nobody waits for anybody in them. */
+/* Actions that may begin before the ranks have agreed: no action waits for another device. */
 static uint32_t dti_list_ahead(const dti_list *list);

@@ -8,8 +8,8 @@ typedef struct dti_list_walk { /* a device's thread in a step */
     const dti_list *list;
     uint32_t at, ended; /* actions that have begun, and ended */
     bool given_up;      /* another device failed, or the network, in the middle of it */
-    uint64_t waited;    /* nanoseconds for what its actions need */
-    uint64_t since;     /* when a part of the step began, less what it waited in that */
+    uint64_t waited;    /* nanoseconds of waiting for its actions' needs */
+    uint64_t since;     /* when a part of the step began, less the time that it waited */
 } dti_list_walk;
 
 /* How a strategy's devices act; index: of the device. */
@@ -19,22 +19,24 @@ typedef struct dti_action_calls {
     /* Actions before `end` have ended; NULL: each has when its function returns. */
     dt_result (*reach)(struct dti_parallel *par, uint32_t index, uint32_t end);
     bool (*failed)(const struct dti_parallel *par);
-    /* Something to do for who waits. wait: to begin this; NULL: for something else. */
+    /* Does some work for a thread that waits. wait: the action that waits to begin; NULL: something
+     * else. */
     void (*help)(struct dti_parallel *par, uint32_t index, const dti_action *wait);
 } dti_action_calls;
 
-/* Works off a device's list, from where it is to before action `end`. */
+/* Works off a device's list, from its place to before action `end`. */
 static dt_result dti_list_run(struct dti_parallel *par, uint32_t index, uint32_t end);
 
-/* A sync point of devices here, each on its thread. All bring operands. Then one of them makes of
- * all of them what the others take, or each takes the operands. */
+/* A sync point of devices here, each on its thread. All bring operands. Then one computes the value
+ * for all, or each reads all operands. */
 typedef struct dti_device_meet {
     _Atomic uint32_t *arrived, *made;  /* operands that were brought; values that were made */
     uint32_t index, brings, here, met; /* device; its operands, all here; sync points before */
     bool makes;                        /* this device does it */
-    dt_result (*make)(struct dti_parallel *par, const void *of, bool *given_up); /* NULL: nobody */
+    dt_result (*make)(struct dti_parallel *par, const void *of, bool *given_up); /* NULL: no other
+                                                                                    device */
     const void *of;
 } dti_device_meet;
 
-/* Until the value is there, or all operands. *given_up: another device failed. */
+/* Until the value is ready, or all operands are. *given_up: another device failed. */
 static dt_result dti_meet_all(struct dti_parallel *par, const dti_device_meet *m, bool *given_up);

@@ -1,8 +1,8 @@
 /* The driver of the commit protocol (protocol.h). Every rank makes the same operations in the same
- * order, also after an error on one of them. What can fail by itself (a sample's callback, a label
- * out of range, a device) is reported with the weights, before anything is exchanged. A device that
- * is lost after that ends the group, because the others wait for its gradients. One that is lost
- * after all gradients have come, while it validates the update, is reported with the losses. */
+ * order, also after an error on one of them. Failures of one rank (a sample's callback, a label out
+ * of range, a device) are reported with the weights, before any exchange. A device that is lost
+ * after that ends the group, because the others wait for its gradients. One that is lost after all
+ * gradients have come, while it validates the update, is reported with the losses. */
 
 static const dti_strategy *dti_strategy_of(const dti_parallel *par) {
     return par->alone                   ? &dti_alone_strategy

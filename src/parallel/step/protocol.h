@@ -69,7 +69,7 @@ typedef dt_result dti_parallel_part(dti_parallel *par);
 /* Of a replica, or of a grid's chunk. */
 typedef dt_result dti_phase_fn(dti_parallel *par, uint32_t part);
 
-typedef struct dti_phase_call { /* under way */
+typedef struct dti_phase_call { /* in flight */
     dti_parallel *par;
     dti_phase_fn *fn;
 } dti_phase_call;
@@ -88,30 +88,33 @@ typedef struct dti_strategy {
 
     dti_parallel_part *before;             /* NULL: nothing. On all ranks together, before AGREE */
     dti_phase_fn *weigh;                   /* samples and labels are looked at, targets weighed */
-    dti_phase_fn *forward, *weigh_forward; /* NULL where others wait: they are a part of run */
-    dti_parallel_part *run, *statistics;   /* sums are there */
+    dti_phase_fn *forward, *weigh_forward; /* NULL if others wait: they are a part of run */
+    dti_parallel_part *run, *statistics;   /* sums have been computed */
     uint64_t (*waited)(const dti_parallel *par); /* nanoseconds; NULL: not measured */
     dti_phase_fn *norm;                          /* NULL: a part of validate */
     dti_parallel_part *pairs;                    /* of all blocks, to all; NULL: each has them */
-    /* Start what the next two wait for, on devices that one thread drives; NULL: nothing. */
+    /* Start the work that the next two wait for, on devices that one thread drives; NULL:
+     * nothing. */
     dti_phase_fn *validate_start, *write_start;
-    dti_phase_fn *validate;   /* sets par->now->faulty where something is not finite */
-    dti_parallel_part *check; /* what is wrong; NULL: validate is before BARRIER, which says */
+    dti_phase_fn *validate;   /* sets par->now->faulty if a value is not finite */
+    dti_parallel_part *check; /* the error; NULL: validate is before BARRIER, which reports */
     dti_phase_fn *write;
-    dti_parallel_part *publish; /* NULL: nothing. Says itself what its failure leaves */
-    /* Of a step that was made; and last, what goes wrong with the report. Each NULL: nothing. */
+    dti_parallel_part *publish; /* NULL: nothing. Reports itself the state after its failure */
+    /* After a step was made; and last, the failure of the report. Each NULL: nothing. */
     void (*report)(dti_parallel *par, dti_parallel_result *out);
     dt_result (*done)(dti_parallel *par, dti_parallel_result *out);
     const struct dti_strategy *(*next)(const dti_parallel *par); /* comes after it, from RUN on */
-    /* Whether the next step's AGREE must wait for the end of one under way; NULL: it must. */
+    /* Whether the next step's AGREE must wait for the end of one in flight; NULL: it must. */
     bool (*waits)(const dti_parallel *par, uint32_t rows, const dt_step_desc *step);
 
-    const char *(*statistic)(const dti_parallel *par); /* that is not finite; NULL where together */
-    dti_parallel_part *attribute;                      /* names what is not finite, or DT_OK */
+    const char *(*statistic)(const dti_parallel *par); /* the value that is not finite; NULL if
+                                                          together */
+    dti_parallel_part *attribute;                      /* names the value that is not finite, or
+                                                          DT_OK */
     dti_parallel_part *load;   /* running statistics as they were; nothing runs any more */
-    dti_parallel_clean *drop;  /* what has begun; of a round, its steps */
-    dti_parallel_clean *leave; /* others wait for what never comes: their operation is given up */
-    /* What a failed WRITE leaves; NULL: the text names .parts. */
+    dti_parallel_clean *drop;  /* for actions that have begun; of a round, its steps */
+    dti_parallel_clean *leave; /* others wait for data that never comes: cancels their operation */
+    /* The state after a failed WRITE; NULL: the text names .parts. */
     dt_result (*partial_commit)(dti_parallel *par, dt_result result);
     const char *parts; /* for that text: "stages" */
 } dti_strategy;
@@ -119,12 +122,12 @@ typedef struct dti_strategy {
 static const dti_strategy dti_replicas_strategy, dti_units_strategy, dti_pipe_strategy,
     dti_inner_strategy, dti_alone_strategy;
 
-/* Runs fn for all parts, and what came of it. */
+/* Runs fn for all parts, and returns the result. */
 static dt_result dti_protocol_phase(dti_parallel *par, dti_phase_fn *fn);
-/* What a failure leaves: each of the two may be NULL, and the error stays. */
+/* The state after a failure. Each of the two may be NULL: then the error is unchanged. */
 static dt_result dti_protocol_over(dti_parallel *par, dt_result result, dti_parallel_clean *leave,
                                    dti_parallel_clean *drop);
-/* In WRITE or after it: the group ends, and the error says what may be a step apart. */
+/* In WRITE or after it: the group ends. The error reports the parts that may be a step apart. */
 static dt_result dti_protocol_partial_commit(dti_parallel *par, dt_result result);
 static void dti_parallel_prepare(dti_parallel *par, const dti_batch *batch,
                                  const dt_step_desc *step);
@@ -132,19 +135,19 @@ static void dti_parallel_prepare(dti_parallel *par, const dti_batch *batch,
 static bool dti_parallel_leaves_out(const dti_parallel *par, dti_parallel_result *out);
 static void dti_terms_add(double *sum, const dt_report *r); /* of a program by itself */
 static bool dti_losses_finite(const double *terms);
-/* What a rank sets by itself from step to step, as a hash; another in every step. */
+/* A hash of the values that a rank sets by itself for a step. Another step has another hash. */
 static uint64_t dti_parallel_mark(const dti_parallel *par);
 /* In parts whose sums and squares are exact for any number of ranks: to parts[2 * DTI_MARKS]. */
 static void dti_mark_put(uint64_t mark, double *parts);
 static bool dti_mark_same(const dti_parallel *par, const double *sums);
-/* One step of the whole job over a batch that all ranks have in mind: its AGREE. `own`: what went
- * wrong on this rank before it (a callback's error): then all ranks fail, and nothing has changed.
+/* Begins one step of the whole job over a batch that all ranks know: its AGREE. `own`: this rank's
+ * result before it (a callback's error). If that failed all ranks fail, and nothing has changed.
  * After an error no step has begun. */
 static dt_result dti_parallel_start(dti_parallel *par, const dti_batch *batch, dt_result own,
                                     const dt_step_desc *step);
-/* Whether a step of a batch of `rows` rows cannot begin before the oldest under way has ended. */
+/* Whether a step of `rows` rows cannot begin before the oldest step in flight has ended. */
 static bool dti_parallel_waits(const dti_parallel *par, uint32_t rows, const dt_step_desc *step);
-/* The rest of the oldest step under way. */
+/* The rest of the oldest step in flight. */
 static dt_result dti_parallel_end(dti_parallel *par, dti_parallel_result *out);
 /* The end of a step whose gradients, losses and statistics others computed. They lie in the
  * replicas' arenas and par's leaves. dti_parallel_prepare has run. */

@@ -2,7 +2,7 @@
  * computes several batch slices one after the other. They are the leaves of the tree on every
  * device, so the bits are those of one device. */
 
-typedef struct dti_batch_slice_stack { /* what one store has of it */
+typedef struct dti_batch_slice_stack { /* one store's part of it */
     dt_store *store;                   /* its gradient arena has the newest batch slice's */
     uint32_t first, end;               /* batch slices that it computes */
     uint64_t from, elements;           /* of the arena: those that are summed */
@@ -24,9 +24,9 @@ static dt_result dti_batch_slice_pushed(const dti_parallel *par, dti_batch_slice
 static dt_result dti_batch_slice_pushed_none(const dti_parallel *par, dti_batch_slice_stack *s);
 static dti_sums_operands dti_batch_slice_operands(const dti_batch_slice_stack *s);
 
-/* Over `parts` stacks here that have the same elements as a position has, and their like on other
- * ranks; nothing where this rank has none of them. first: one of these stacks, in which the sum is
- * made; NULL: it has memory of its own. MEMORY */
+/* Sums `parts` stacks here and those of other ranks, which all have the same elements. It does
+ * nothing if this rank has none of them. first: one of these stacks, in which the sum is made;
+ * NULL: it has its own memory. MEMORY */
 static dt_result dti_batch_slice_sum_make(dti_parallel *par, dti_sum *s, uint32_t parts,
                                           uint64_t elements, uint32_t position,
                                           const dti_batch_slice_stack *first);

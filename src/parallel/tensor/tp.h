@@ -20,7 +20,7 @@ typedef struct dti_tp_part {
     int64_t outer, inner;
 } dti_tp_part;
 
-typedef struct dti_tp {   /* what tensor ranks know of the model */
+typedef struct dti_tp {   /* the tensor ranks' data of the model */
     uint32_t size;        /* tensor ranks of a group */
     const dti_code *code; /* the whole model's: it checks and counts, and never runs */
     uint32_t *stands;     /* by the model's nodes: the node in a tensor rank's graph */
@@ -39,8 +39,8 @@ static dt_result dti_tp_graph(dti_parallel *par, dti_tp *tp, dt_ctx *ctx, uint32
                               dt_graph **out);
 
 /* ---- tp_model.c */
-/* What is known of the model, by size and code: room for stands, firsts and parts, and for one
- * parameter. UNSUPPORTED: the optimizer looks at whole ones; MEMORY */
+/* Makes the data of the model, by size and code: room for stands, firsts and parts, and for one
+ * parameter. UNSUPPORTED: the optimizer needs whole parameters; MEMORY */
 static dt_result dti_tp_model(dti_parallel *par, dti_tp *tp);
 static void dti_tp_model_free(dti_parallel *par, dti_tp *tp);
 /* The blocks of parameter i in a tensor rank's table, or in its own half of that; 0: it is in
@@ -48,7 +48,7 @@ static void dti_tp_model_free(dti_parallel *par, dti_tp *tp);
 static uint32_t dti_tp_blocks(const dti_tp *tp, uint32_t i, bool buffers);
 /* Of a program of a tensor rank's graph. */
 static dt_program_desc dti_tp_desc(const dti_parallel *par, const dti_tp *tp, dt_graph *graph);
-/* Whether devices round alike: what tensor ranks compute alike must be the same. INVALID */
+/* Whether devices round alike: replicated tensors must be the same on all. INVALID */
 static dt_result dti_tp_alike(dti_parallel *par, const dti_device *a, const dti_device *b);
 /* The same on all ranks, of one's device. */
 static dt_result dti_tp_same(dti_parallel *par, const dti_device *device);

@@ -1,7 +1,7 @@
 /* All values and state of a model that is split over devices, in the store that the application
- * sees. It has no arenas until somebody asks: then they are gathered from stages, tensor ranks or
- * owners. The next step gives the memory back. If the application reads a grid's between steps, it
- * stays, and the steps keep it up to date. */
+ * sees. It has no arenas until the application asks. Then values are gathered from stages, tensor
+ * ranks or owners. The next step frees the memory. If the application reads a grid's between steps,
+ * it stays, and the steps keep it up to date. */
 
 static dt_store *dti_full_store(const dti_parallel *par) {
     return par->replicas[0].store;

@@ -25,11 +25,11 @@
  *   trained.c   what a step changed, between replicas
  *   host.c      the host's store, as the application sees it */
 
-typedef struct dti_values_place { /* where a tensor rank of a replica has a parameter */
+typedef struct dti_values_place { /* a tensor rank's place of a parameter, by replica */
     dt_store *store;              /* NULL: on another rank */
     uint32_t param;               /* in that store */
-    uint64_t offset;              /* of its first element; 0 where nobody here knows it */
-    dti_bucket moments;           /* the run of elements of which it has what replicas share */
+    uint64_t offset;              /* of its first element; 0 if no store here knows it */
+    dti_bucket moments;           /* its run of the elements that replicas share */
     uint32_t rank;                /* of the job */
     const char *kind;             /* in errors: "stage", of number `number` */
     uint32_t number;
@@ -50,28 +50,18 @@ typedef struct dti_values_map {
     const char *lost; /* of other ranks, when the job has ended */
 } dti_values_map;
 
-/* Values of the stores here, copied to the host. */
-typedef struct dti_values_snapshot {
-    float *values;
-    uint64_t elements;
-    /* [parameters][places here]: of a place's run in .values. The same values have one run. */
-    uint64_t *starts;
-    uint32_t places;
-} dti_values_snapshot;
-
-/* Where a walk comes from, or goes to. */
+/* The source or destination of a walk. */
 typedef struct dti_values_file {
     void *user;
     /* Writes elements [at, at + n) of an array, or reads them to `values`; in order. */
     dt_result (*move)(void *user, uint32_t param, uint32_t array, uint64_t at, uint64_t n,
                       float *values);
-    /* The rank that does; DTI_VALUES_ALL: each, of what it has. NULL: rank 0 does. */
+    /* The rank that reads or writes; DTI_VALUES_ALL: each, its own values. NULL: rank 0. */
     uint32_t (*rank)(void *user, uint32_t param, uint32_t array);
-    bool averages;                       /* to the file: in place of values, where there are some */
-    const dti_values_snapshot *snapshot; /* in place of the stores' values; NULL: those */
+    bool averages; /* to the file: in place of values, if not NULL */
 } dti_values_file;
 
-typedef struct dti_values_move { /* a move under way */
+typedef struct dti_values_move { /* a move in progress */
     dti_parallel *par;
     dti_values_map map;
     const dti_tp_part *part; /* how tensor ranks have the parameter; NULL: each as a whole */
@@ -79,10 +69,10 @@ typedef struct dti_values_move { /* a move under way */
     uint32_t replica, tensor; /* the rank that is read */
     uint32_t rank;            /* with the file; DTI_VALUES_ALL: all get the values */
     bool asks;                /* other ranks take part */
-    bool averages;            /* what has none yet gives its values */
-    float *piece, *room;      /* of DTI_AGREE_PIECE; what is moved, of `most` elements */
+    bool averages;            /* values that no rank has yet */
+    float *piece, *room;      /* of DTI_AGREE_PIECE; the moved values, of `most` elements */
     uint64_t most;
-    dt_result result; /* the first error, or what ended the group */
+    dt_result result; /* the first error, or the cause of the group's end */
     float own[DTI_STORE_PIECE / 16];
 } dti_values_move;
 
@@ -90,7 +80,7 @@ typedef struct dti_values_move { /* a move under way */
 static dti_values_map dti_values_map_of(const dti_parallel *par);
 /* Whether no replica has all values and all of the state. Known before there are stores. */
 static bool dti_values_are_apart(const dti_parallel *par);
-/* Whether programs are there, and their values: memory may run out in between. */
+/* Whether programs and their values exist: memory may run out in between. */
 static bool dti_values_are_made(const dti_parallel *par);
 /* After values were written: each store here is of the host's step, and knows nothing else. */
 static dt_result dti_values_given(dti_parallel *par);
@@ -99,7 +89,7 @@ static dt_result dti_values_given(dti_parallel *par);
 /* dti_store_array_write of all replicas here. */
 static dt_result dti_values_put(dti_parallel *par, uint32_t array, uint64_t at, uint64_t n,
                                 const float *values);
-/* What other ranks had is lost: REVOKED */
+/* The values of other ranks are lost: REVOKED */
 static dt_result dti_values_lost(dti_parallel *par, const char *what);
 /* Before values are read, on all ranks together. piece: of DTI_AGREE_PIECE bytes, or NULL. REVOKED:
  * the job has ended, and other ranks had some. */
@@ -114,8 +104,8 @@ static void dti_values_gather_array(dti_values_move *m, uint32_t param, uint32_t
  * from it to the stores here. */
 static dt_result dti_values_gather(dti_parallel *par);
 static dt_result dti_values_scatter(dti_parallel *par);
-/* Walks through arrays but the counts, on all ranks together; `arrays`: how many of each
- * parameter, from its values on. The result is this rank's. `piece` is of DTI_AGREE_PIECE bytes. */
+/* Walks through all arrays except counts, on all ranks together; `arrays`: the number for each
+ * parameter, values first. The result is this rank's. `piece` is of DTI_AGREE_PIECE bytes. */
 static dt_result dti_values_save(dti_parallel *par, const dti_values_file *f, uint32_t arrays,
                                  char *piece);
 static dt_result dti_values_load(dti_parallel *par, const dti_values_file *f, uint32_t arrays,
@@ -124,30 +114,16 @@ static dt_result dti_values_load(dti_parallel *par, const dti_values_file *f, ui
 static dt_result dti_values_counts(dti_parallel *par, uint32_t *counts);
 /* The same to the stores here, with the host's number of steps, after the values; NULL: 0. */
 static dt_result dti_values_counted(dti_parallel *par, const uint32_t *counts);
-/* The rank that has most of an array: what is written there needs the fewest messages. Ranks that
- * have as much take turns, by `turn`. */
+/* The rank that has most of an array: writing there needs the fewest messages. Ranks that have the
+ * same amount take turns, by `turn`. */
 static uint32_t dti_values_most(const dti_parallel *par, uint32_t param, uint32_t array,
                                 uint32_t turn);
 
-/* ---- snapshot.c */
-/* Room for what the stores here have. It fits until programs are made again. MEMORY */
-static dt_result dti_values_snapshot_make(dti_parallel *par, dti_values_snapshot *s);
-static void dti_values_snapshot_free(dti_parallel *par, dti_values_snapshot *s);
-/* Values from the stores here. No rank waits for another. */
-static dt_result dti_values_snapshot_take(dti_parallel *par, const dti_values_snapshot *s);
-/* Back to them, on all ranks together. */
-static dt_result dti_values_snapshot_restore(dti_parallel *par, const dti_values_snapshot *s);
-/* A part of a place's run: elements [at, at + n) of its store's arena. */
-static float *dti_values_snapshot_at(const dti_values_move *m, const dti_values_place *p,
-                                     uint32_t replica, uint32_t tensor, uint64_t at);
-/* Elements [at, at + n) of a place's arena that its run has. */
-static dti_bucket dti_values_snapshot_has(const dti_values_move *m, const dti_values_place *p);
-
-/* ---- trained.c: what a step changes, which is little beside all values of a store's arena */
+/* ---- trained.c: the values that a step changes, which may be few of a store's arena */
 typedef struct dti_values_ranges { /* in the arena's order */
     const dti_bucket *buckets;
     uint32_t bucket_count;
-    const dti_code *code; /* in place of buckets: what it trains */
+    const dti_code *code; /* in place of buckets: the trained values */
 } dti_values_ranges;
 
 /* Moves the trained values of a part of a store from or to the host. They lie one after the other,
@@ -169,22 +145,23 @@ typedef struct dti_values_update { /* of stores that are alike, each of which ma
     dt_comm *comm; /* of the ranks that have some; NULL: all are here */
 } dti_values_update;
 
-/* What a store made to the host; then each rank's to the others; then those of others to a store.
- * The comm's error. */
+/* Moves a store's new values to the host; then each rank's to the others; then those of others to a
+ * store. Errors: the comm's. */
 static dt_result dti_values_give(const dti_values_update *u, dt_store *s);
 static dt_result dti_values_share(const dti_parallel *par, const dti_values_update *u);
 static dt_result dti_values_take(const dti_values_update *u, dt_store *s);
 
-/* ---- host.c: the first replica's store, as the application sees it. apart: it has not what other
- * stores have. */
+/* ---- host.c: the first replica's store, as the application sees it. apart: it lacks other
+ * stores' values. */
 /* A grid's: once the cut is known. MEMORY */
 static dt_result dti_full_open(dti_parallel *par);
-/* All values to it, on all ranks together; nothing where it has them. REVOKED: other ranks had
+/* Gathers all values into it, on all ranks together, if it lacks them. REVOKED: other ranks had
  * some. MEMORY */
 static dt_result dti_full_gather(dti_parallel *par);
 /* The same for an application that keeps it: from here on each step brings them. */
 static dt_result dti_full_show(dti_parallel *par);
-/* What the application wrote to a grid's, to the stages or tensor ranks here. */
+/* Sends the values that the application wrote to a grid's store, to the stages or tensor ranks
+ * here. */
 static dt_result dti_full_given(dti_parallel *par);
 /* A step was made, or values came from a file. */
 static void dti_full_old(dti_parallel *par);

@@ -11,9 +11,9 @@
  * own. If a rank dies, each other one is at step s or s + 1, with all weights and buffers of it.
  * The dead rank's moments are lost. Cost: a broadcast for each rank's share of a bucket; each
  * process receives every trained element that it does not own, 4 bytes, once. Memory: between
- * ranks, what a process owns once more.
+ * ranks, a copy of a process's own elements.
  *
- * Where gradients and parameters are sharded too (unit_step.c), what an owner writes stays
+ * Where gradients and parameters are sharded too (unit_step.c), an owner's new values stay
  * there. */
 
 /* Where the part of replica `replica` begins: at its share of the blocks, or at the first parameter

@@ -1,4 +1,4 @@
-/* Allocates what steps with units work on. */
+/* Allocates the memory of steps with units. */
 
 /* What a device keeps to itself is on the host too: other replicas take it from there. It stays
  * when programs are made again. */

@@ -1,10 +1,11 @@
-/* Which op made a NaN, with ZeRO-2 and 3. The units that the launches read have gone. So all ranks
- * work the lists of their replicas off once more, with the same GATHERs. In place of a segment's
- * start its launches are run one by one, and what each gives is scanned (exec_find_fault). Nothing
- * is summed and nothing waits for a sum: gradients of units take each other's places.
+/* Finds the op that made a NaN, with ZeRO-2 and 3. The units that the launches read are no longer
+ * in memory. So all ranks work off the lists of their replicas once more, with the same GATHERs. In
+ * place of a segment's start its launches run one by one, and the result of each is scanned
+ * (exec_find_fault). Nothing is summed and nothing waits for a sum: gradients of units take each
+ * other's places.
  *
- * Of a replica's micro-batches the last is looked at, whose inputs are there. It costs the gathers
- * of a step, in steps that are skipped and in an evaluation's first such batch. */
+ * It scans the last of a replica's micro-batches, whose inputs are still in memory. It costs the
+ * gathers of a step, in skipped steps and in an evaluation's first such batch. */
 
 static dt_result dti_search_segments(dti_parallel *par, uint32_t index, const dti_action *a) {
     dti_replica *r = &par->replicas[index];
