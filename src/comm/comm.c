@@ -75,7 +75,7 @@ static dt_result dti_comm_desc_check_numbers(dti_base *base, dt_comm_desc *d) {
     return DT_OK;
 }
 
-/* Which of the numbers of a link cannot be. */
+/* Checks the numbers of a link. */
 static dt_result dti_comm_desc_check_link(dti_base *base, const dt_comm_desc *d) {
     const dt_comm_link *link = &d->link;
     const struct {
@@ -227,7 +227,7 @@ DTI_PUBLIC_VOID(dt_comm_destroy, (dt_comm * comm), comm, DTI_OF(dt_comm) | DTI_U
     }
 }
 
-/* What every call begins with. A comm that failed keeps the text of why. */
+/* Begins every call. A comm that failed keeps the error's text. */
 static dt_result dti_comm_enter(dt_comm *comm) {
     if (!comm || (!comm->transport && !comm->ended))
         return DT_ERROR_INVALID;
@@ -277,7 +277,7 @@ DTI_PUBLIC_OUT(dt_comm_begin, (dt_comm * comm, const dt_comm_op *op, dt_comm_wor
     return result;
 }
 
-/* Whether a handle has ended by what the transport's wait returned. */
+/* Whether a handle has ended, by the result of the transport's wait. */
 static bool dti_comm_has_ended(dt_result result) {
     return result != DT_ERROR_TIMEOUT && result != DT_ERROR_INVALID;
 }

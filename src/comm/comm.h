@@ -83,11 +83,11 @@ static dt_comm *dti_comm_new(dti_base *base, dt_comm *parent, uint32_t rank, uin
 static dt_comm *dti_comm_root(dt_comm *comm);
 /* Refuses an operation of a group that has ended: REVOKED, and keeps the cause. */
 static dt_result dti_comm_revoked(dt_comm *comm, dt_result cause, const char *text);
-/* Frees what dti_comm_new made; the transport is closed. */
+/* Frees the memory of dti_comm_new; the transport is closed. */
 static void dti_comm_free(dt_comm *comm);
 
-/* Each sets transport and state of a comm that has rank and size; on failure it leaves none, and
- * has said why by dti_fail. */
+/* Each sets transport and state of a comm that has rank and size. A failure sets none, after
+ * dti_fail. */
 static dt_result dti_comm_open_single(dt_comm *comm);
 static dt_result dti_comm_open_tcp(dt_comm *comm, const dt_comm_desc *desc);
 static dt_result dti_comm_open_mpi(dt_comm *comm, const dt_comm_desc *desc, bool owns);

@@ -131,7 +131,7 @@ DTI_PUBLIC_OUT(dt_comm_group_create, (dt_comm * parent, const int *ranks, int co
 
 /* ---- leaves */
 
-/* The spans of all ranks from the votes; what is wrong with them is wrong for all. */
+/* Checks the spans of all ranks, from the votes. All ranks find the same error. */
 static dt_result dti_leaves_check(dt_comm *comm) {
     const uint64_t *votes = comm->votes;
     uint64_t total = votes[1], next = 0;

@@ -30,7 +30,7 @@ typedef struct dti_measure {
     uint64_t deadline;
     uint8_t *in, *out; /* [DTI_BURST_BYTES] */
     uint32_t next, before;
-    bool local;        /* what comes, of which rounds wait, comes from this host */
+    bool local;        /* the incoming data that rounds wait for comes from this host */
     uint64_t found[2]; /* the newest agreed number: of the network's links, of those of hosts */
 } dti_measure;
 
@@ -91,7 +91,7 @@ static uint64_t dti_measure_median(uint64_t *times, uint32_t count) {
     return times[count / 2];
 }
 
-/* Agrees on what a round of short messages takes, by `batches` of `rounds`. */
+/* Agrees on the time of a round of short messages, from `batches` of `rounds`. */
 static dt_result dti_measure_rounds(dti_measure *m, uint32_t batches, uint32_t rounds, bool both) {
     uint64_t times[DTI_BATCHES];
     for (uint32_t i = 0; i < batches; i++) {
@@ -104,7 +104,7 @@ static dt_result dti_measure_rounds(dti_measure *m, uint32_t batches, uint32_t r
     return dti_measure_agree(m, DTI_MAX(dti_measure_median(times, batches), 1));
 }
 
-/* Latencies, and what further messages take; of the network and of hosts. The first rounds make
+/* Latencies, and the time of further messages; of the network and of hosts. The first rounds make
  * the connections. */
 static dt_result dti_measure_messages(dti_measure *m, dt_comm_link links[2]) {
     DTI_TRY(dti_measure_rounds(m, DTI_BATCHES_SLOW, 1, true));
@@ -182,7 +182,7 @@ static dt_comm *dti_measure_group(dt_comm *comm) {
     return child;
 }
 
-/* That the group has ended means here that some rank has not joined. */
+/* If the group ends here, some rank has not joined. */
 static dt_result dti_measure_failed(dt_comm *comm, dt_result result) {
     if (result == DT_ERROR_REVOKED || result == DT_ERROR_CANCELLED)
         result = DT_ERROR_PEER_LOST;

@@ -51,8 +51,8 @@ static void dti_socket_shut(int s) {
     shutdown((dti_socket)s, DTI_SOCKET_SHUT);
 }
 
-/* Waits for `events`. 0: they are there; DTI_SOCKET_LATE: not until then, of dti_now_ns(); else an
- * errno. */
+/* Waits for `events`, until `until` of dti_now_ns(). 0: they are there; DTI_SOCKET_LATE: too late;
+ * else an errno. */
 static int dti_socket_await(int s, short events, uint64_t until) {
     for (;;) {
         const uint64_t now = dti_now_ns();

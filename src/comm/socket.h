@@ -106,7 +106,7 @@ static void dti_congestion_allowed(char *text, size_t room);
 /* The system's data of a connection; false: it does not report them. */
 typedef struct dti_socket_flow {
     char congestion[DTI_CONGESTION_NAME];
-    uint64_t delivery_rate; /* of the newest bytes that were on their way in a row, bytes/s */
+    uint64_t delivery_rate; /* of the newest bytes in flight in a row, bytes/s */
     uint64_t acked;         /* bytes, of all time */
     uint64_t busy_us;       /* in which something was to be sent or acknowledged */
 } dti_socket_flow;

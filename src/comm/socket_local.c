@@ -8,7 +8,7 @@
 #define DTI_SEALS 7     /* its size and its seals stay */
 #define DTI_MFD_FLAGS 3 /* close on exec, may be sealed */
 
-/* Of the boot: two machines may have one name, or one machine id. */
+/* The boot's id: two machines may have one name, or one machine id. */
 static bool dti_boot_id(uint8_t id[DTI_HOST_BYTES]) {
     char text[36];
     uint8_t digest[32];
@@ -137,7 +137,7 @@ static int64_t dti_local_receive(int s, const dti_socket_part *parts, int count,
     return got;
 }
 
-/* What is above a limit of the size of files raises a signal, so that is looked at before. */
+/* Memory above a limit of the size of files raises a signal, so the limit is checked before. */
 static int dti_memfd_new(size_t bytes) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&

@@ -119,7 +119,7 @@ static bool dti_socket_congestion(int s, const char *name) {
 #endif
 
 #ifdef __linux__
-/* Root may set those that are there and not allowed, too. */
+/* Root may also set those that are loaded but not allowed. */
 static void dti_congestion_allowed(char *text, size_t room) {
     static const char *const paths[] = {"/proc/sys/net/ipv4/tcp_allowed_congestion_control",
                                         "/proc/sys/net/ipv4/tcp_available_congestion_control"};

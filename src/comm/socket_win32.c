@@ -91,7 +91,7 @@ static void dti_socket_buffers(const dti_socket_part *parts, int count,
     }
 }
 
-/* It gathers by itself what is under way, whether more comes or not. */
+/* It sends pending data by itself. */
 static int64_t dti_socket_send(int s, const dti_socket_part *parts, int count, bool more) {
     WSABUF buffers[DTI_SOCKET_PARTS];
     DWORD sent = 0;
@@ -127,7 +127,7 @@ static int dti_socket_poll(struct pollfd *polls, size_t count, int timeout_ms) {
 DTI_ABSENT(int, dti_descriptor_reserve, (void), -1);
 DTI_ABSENT(void, dti_descriptor_give_up, (int *reserve), );
 
-/* ---- a socket of datagrams that is connected to itself: it hears nobody else */
+/* ---- a datagram socket that is connected to itself, so it receives from nobody else */
 
 static bool dti_wake_open(int ends[2]) {
     struct sockaddr_in self = {.sin_family = AF_INET};

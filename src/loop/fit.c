@@ -62,7 +62,7 @@ static dt_result dti_fit_hold(dti_fit *f, dt_result own) {
     return DT_OK;
 }
 
-/* What one rank's callbacks ask for, or fail with, holds for all: the largest of the numbers. */
+/* A request or failure of one rank's callbacks holds for all: the largest of the numbers. */
 static dt_result dti_fit_agree(dti_fit *f, dt_result own) {
     dti_parallel *par = &f->t->par;
     if (par->round.done && !par->lost)
@@ -161,7 +161,7 @@ static dt_result dti_fit_alone(dti_fit *f, dt_result result) {
     return dti_round_give_up(par, result);
 }
 
-/* Makes one step, or begins one and ends an older; *r is what ended. */
+/* Makes one step, or begins one and ends an older one; *r is the ended step. */
 static dt_result dti_fit_step(dti_fit *f, dt_train_report *r) {
     dt_trainer *t = f->t;
     bool used;
@@ -180,8 +180,8 @@ static dt_result dti_fit_step(dti_fit *f, dt_train_report *r) {
     return dti_fit_skipped(f, result);
 }
 
-/* At an epoch's end, where the fit ends, and what .checkpoint.every_steps or somebody asked for. A
- * checkpoint that cannot be written costs nothing but itself. */
+/* Writes checkpoints: at an epoch's end, at the fit's end, by .checkpoint.every_steps, or on
+ * request. A failed checkpoint stops nothing. */
 static dt_result dti_fit_checkpoint(dti_fit *f, bool epoch_ended) {
     dt_trainer *t = f->t;
     dti_fit_watched(f);
@@ -297,7 +297,7 @@ static dt_result dti_fit_resume(dti_fit *f) {
     return DT_OK;
 }
 
-/* What it takes before anything changes: the best weights, the first entries of the history. */
+/* Allocates before anything changes: the best weights, the first entries of the history. */
 static dt_result dti_fit_room(dti_fit *f) {
     bool room = true;
     if (f->d->watch.restore_best)

@@ -28,7 +28,7 @@ DTI_RANGES(dti_fit_ranges, DTI_FIT_RANGES);
 /* clang-format on */
 DTI_FIELDS(dti_fit_fields, DTI_FIT_FIELDS, dti_fit_ranges);
 
-/* ---- what one rank can see */
+/* ---- checks by one rank */
 
 static dt_result dti_fit_no_metric(const dt_trainer *t, const char *metric) {
     dti_text names = dti_text_open(t->base);
@@ -55,7 +55,7 @@ static dt_result dti_fit_check_watch(const dt_trainer *t, const dt_watch *w) {
     return DT_OK;
 }
 
-/* What the first validation would find wrong after an epoch of training. */
+/* Checks that the first validation would otherwise make after an epoch of training. */
 static dt_result dti_fit_check_validation(dt_trainer *t, const dt_fit_desc *d) {
     dti_base *base = t->base;
     const dt_logger logger = base->logger;
@@ -91,7 +91,7 @@ static dt_result dti_fit_check_own(dt_trainer *t, const dt_fit_desc *d) {
     return result || !d->validation ? result : dti_fit_check_validation(t, d);
 }
 
-/* ---- what ranks share */
+/* ---- checks between ranks */
 
 static dt_result dti_fit_check(dt_trainer *t, const dt_fit_desc *d) {
     dti_text text = dti_text_open(t->base);

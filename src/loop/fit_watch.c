@@ -40,7 +40,7 @@ static dt_result dti_fit_restore(dti_fit *f) {
                : dti_values_snapshot_restore(&f->t->par, &f->best);
 }
 
-/* ---- validation and what is watched */
+/* ---- validation and the watched value */
 
 /* Nothing does: no step of the epoch was made, or all targets are ignored. */
 static bool dti_fit_weighs(const dt_train_report *r, int value) {
@@ -85,7 +85,7 @@ static void dti_fit_not_finite(dti_fit *f, const dt_train_report *r, const char 
             dti_fit_lack(f, r), why[0] ? ": " : "", why);
 }
 
-/* What is not finite is never better. */
+/* A value that is not finite is never better. */
 static bool dti_fit_is_better(const dti_fit *f, double value) {
     const dt_watch *w = &f->d->watch;
     if (!dti_finite_f64(value))
@@ -157,7 +157,7 @@ static dt_result dti_fit_validate(dti_fit *f) {
 
 /* ---- in checkpoints, and at the end */
 
-/* What a checkpoint keeps of this, wherever one is written. */
+/* The part of this in a checkpoint, wherever one is written. */
 static void dti_fit_watched(dti_fit *f) {
     dti_watched *w = &f->t->watched;
     w->of = dti_watched_of(f->watches, f->d->watch.maximize);

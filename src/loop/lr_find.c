@@ -127,7 +127,7 @@ static dt_result dti_lr_not_back(dti_lr_find *f, dt_result result) {
                     f->t->base->error, f->d.file);
 }
 
-/* As it was: by the file, and what that does not have. */
+/* Restores the job: from the file, and the state that it lacks. */
 static dt_result dti_lr_back(dti_lr_find *f, dt_result result) {
     dt_trainer *t = f->t;
     const dti_error_text error = dti_error_of(&t->par);

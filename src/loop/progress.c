@@ -12,7 +12,7 @@ typedef struct dti_progress_line {
 
 static void dti_progress_add(dti_progress_line *line, const char *format, ...) DTI_PRINTF(2, 3);
 
-/* What does not fit is cut off. */
+/* A line that does not fit is cut off. */
 static void dti_progress_add(dti_progress_line *line, const char *format, ...) {
     const size_t room = sizeof line->text - line->size;
     va_list list;

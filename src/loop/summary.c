@@ -29,7 +29,7 @@ static void dti_summary_param(dti_summary *s, uint32_t id) {
     s->trained += n->frozen || n->buffer ? 0 : elements;
 }
 
-/* Of a row: what it reads that is a parameter, or a view of one. */
+/* A row's operand that is a parameter, or a view of one. */
 static void dti_summary_params(dti_summary *s, uint32_t id) {
     const dti_node *n = &s->g->nodes[id];
     s->row = 0;

@@ -557,7 +557,7 @@ static void dti_forward_free(dti_parallel *par, const dti_grid_evaluation *d);
 /* Before the first group: INVALID for an input that is not in the set, or was not written. */
 static dt_result dti_forward_inputs(dti_parallel *par, const dti_grid_evaluation *d,
                                     const dt_dataset *data);
-/* Of a group of `rows` rows those that chunks here read. */
+/* The rows of a group of `rows` rows that chunks here read. */
 static void dti_forward_rows(const dti_parallel *par, const dti_grid_evaluation *d, uint32_t rows,
                              uint32_t *first, uint32_t *count);
 /* One group, on all ranks together. own: this rank's result before it. terms: sums and weights of

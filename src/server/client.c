@@ -168,7 +168,7 @@ static dt_result dti_client_dial(dti_client *c, uint32_t to, uint64_t wait) {
     return DT_OK;
 }
 
-/* Until the connection is there. It counts as broken until an answer has come over it. */
+/* Until connected. It counts as broken until an answer has arrived. */
 static dt_result dti_client_connect(dti_client *c, uint32_t to) {
     dti_client_server *s = &c->servers[to];
     uint64_t wait = DTI_CLIENT_DIAL_NS;
@@ -203,7 +203,7 @@ static bool dti_client_try(dti_client *c, uint32_t to, const dti_message *m, con
     return c->answered;
 }
 
-/* What the other side says, as far as it fits and a terminal obeys nothing in it. */
+/* The other side's text, as far as it fits, with characters that a terminal would obey replaced. */
 static void dti_say_text(char text[DTI_SAY_TEXT + 1], const char *said, uint64_t bytes) {
     const size_t size = said ? (size_t)DTI_MIN(bytes, (uint64_t)DTI_SAY_TEXT) : 0;
     for (size_t i = 0; i < size; i++)
@@ -234,7 +234,7 @@ static bool dti_welcome_is_right(const dti_client *c, uint32_t to) {
     return w.place == to && w.servers && w.batch_slices && w.begin <= w.end && w.end <= w.elements;
 }
 
-/* It may have a place soon: a worker that has gone, or is back, leaves one. */
+/* A place may become free soon: a worker that left or reconnected leaves one. */
 static dt_result dti_client_full(dti_client *c, uint32_t to) {
     dti_client_server *s = &c->servers[to];
     s->full = c->answer.number ? c->answer.number : 1;
@@ -305,7 +305,7 @@ static void dti_client_look_again(dti_client *c, int pause_ms) {
         c->servers[i].greeted = false;
 }
 
-/* What is computed with the values of one generation means nothing in another. */
+/* A result computed with the values of one generation has no meaning in another. */
 static dt_result dti_client_same_generation(dti_client *c, uint32_t to, uint32_t kind) {
     if (!c->generation || kind == DTI_SAY_AGREE || kind == DTI_SAY_APART ||
         c->servers[to].welcome.generation == c->generation)

@@ -93,7 +93,7 @@ static dti_runs *dti_shares_runs(dti_shares *s, uint32_t batch_slice, uint32_t r
 
 /* ---- computing */
 
-/* Of a batch slice that another worker computes; its weights count in every loss. */
+/* Weighs a batch slice that another worker computes; its weights count in every loss. */
 static dt_result dti_shares_weigh(dti_parallel *par, dti_shares *s, uint32_t batch_slice) {
     dti_replica *r = &par->replicas[0];
     double *sum = s->weights + (size_t)batch_slice * DT_MAX_TERMS;
@@ -112,8 +112,8 @@ static dt_result dti_shares_weigh(dti_parallel *par, dti_shares *s, uint32_t bat
     return DT_OK;
 }
 
-/* Of the whole batch, in the tree over its batch slices; the batch slice's own last, so its inputs
- * stay. */
+/* The weights of the whole batch, in the tree over its batch slices; this batch slice's last, so
+ * its inputs stay. */
 static dt_result dti_shares_weigh_all(dti_parallel *par, dti_shares *s, uint32_t batch_slice) {
     dti_replica *r = &par->replicas[0];
     for (uint32_t i = 0; i < s->job.batch_slices; i++)
@@ -244,7 +244,7 @@ static void dti_push_take(dti_parallel *par, const dti_push_shape *shape, const 
            (size_t)shape->statistics * sizeof(float));
 }
 
-/* Shards without rows, which nobody computed. */
+/* Batch slices without rows, which no worker computed. */
 static void dti_push_fill(const dti_parallel *par, const dti_push_shape *shape, char *pushes,
                           uint64_t stride, uint32_t rows) {
     for (uint32_t i = 0; i < par->job.batch_slices; i++) {

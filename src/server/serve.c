@@ -63,8 +63,8 @@ static uint32_t dti_server_tail_batch_slices(const dti_parallel *par) {
     return n;
 }
 
-/* What this server answers for. It has memory for all, and updates what is not its part by nothing,
- * which nobody asks for. */
+/* The part that this server owns. It has memory for all, and does not update the rest, which no
+ * worker asks for. */
 static void dti_server_part(dt_server *s) {
     const dti_parallel *par = &s->trainer->par;
     const uint32_t place = s->welcome.place;

@@ -17,7 +17,7 @@ static bool dti_server_has_file(const dt_server *s, uint64_t step) {
     return folder && dti_checkpoint_folder_steps(folder, step, &found, 1) && found == step;
 }
 
-/* The first server's newest checkpoint is what the others are asked for. */
+/* Workers ask the others about the first server's newest checkpoint. */
 static void dti_server_look_saved(dt_server *s) {
     const uint64_t saved = s->trainer->saved;
     if (!dti_server_is_alone(s) && saved != s->saved && dti_server_has_file(s, saved))
@@ -174,7 +174,7 @@ static void dti_server_go(dt_server *s, uint32_t who, uint64_t attempt, uint64_t
     dti_server_welcome(s, who);
 }
 
-/* ---- what workers say */
+/* ---- messages of workers */
 
 static void dti_server_agree(dt_server *s, uint32_t who, const dti_message *m, const void *body) {
     uint64_t value = 0;

@@ -4,7 +4,7 @@
  * step of ranks, and writes checkpoints. All of it happens in dt_server_run. This file owns
  * answers, tickets and the life of a batch. */
 
-#define DTI_SERVER_SURPLUS 2 /* seats for those who are to hear that there is no place */
+#define DTI_SERVER_SURPLUS 2 /* seats for workers that are only informed that there is no place */
 #define DTI_SERVER_SURPLUS_NS 1000000000u
 
 typedef struct dti_server_seat { /* a worker's connection */
@@ -45,12 +45,12 @@ struct dt_server {
     bool staleness_lr;
     uint64_t skipped_bits; /* of the newest 64 batches; see dti_resolved */
     float clips[DTI_RESOLVED_MAX];
-    /* Clipping by a norm of which others have parts: its limit, 0: none; squares of all blocks, of
-     * that batch; whose are there, by bits. */
+    /* Clipping by a norm over all servers. limit: 0 = no clipping. squares: of all blocks, of that
+     * batch. brought: a bit for each server whose squares have arrived. */
     float limit;
     float *squares;
     uint64_t measured, brought;
-    /* Of several servers (serve_agree.c): */
+    /* For several servers (serve_agree.c): */
     uint64_t generation;       /* that they agreed on; 0: they have to */
     uint64_t held, held_since; /* the attempt that holds it (0 = not held), and since when, ns */
     uint32_t holder;           /* the seat of that attempt */
@@ -93,7 +93,7 @@ static void dti_server_error(dt_server *s, uint32_t who, dt_result result, const
         text);
 }
 
-/* Of its own part. */
+/* The gradient of its own part. */
 static float *dti_server_squares(const dt_server *s) {
     return s->squares + s->shape.begin / DTI_BLOCK;
 }
@@ -144,7 +144,7 @@ static void dti_server_welcome(dt_server *s, uint32_t who) {
 
 /* ---- tickets */
 
-/* A worker that hears nothing for long takes the server for dead. */
+/* A worker without an answer for long regards the server as lost. */
 static void dti_server_wait(dt_server *s, uint32_t who) {
     dti_server_seat *seat = &s->seats[who];
     if (dti_now_ns() - seat->since < 1000000u * (uint64_t)seat->wait_ms)
@@ -161,7 +161,7 @@ static bool dti_server_lacks(const dt_server *s) {
            (s->measured != t->base || s->brought != UINT64_MAX >> (64 - s->welcome.servers));
 }
 
-/* Gives a worker what it waits for, if there is some. */
+/* Gives a worker the ticket or answer that it waits for, if there is one. */
 static void dti_server_serve(dt_server *s, uint32_t who) {
     dti_server_seat *seat = &s->seats[who];
     dti_tickets *t = &s->tickets;
@@ -235,7 +235,7 @@ static char *dti_server_batch(const dt_server *s, uint64_t serial) {
     return s->pushes + serial % s->tickets.window * s->tickets.batch_slices * s->stride;
 }
 
-/* Of its own part, in the batch at the base, which is complete. */
+/* The squares of its own part, in the complete batch at the base. */
 static void dti_server_measure(dt_server *s) {
     const uint64_t serial = s->tickets.base;
     if (s->measured == serial)
@@ -277,7 +277,7 @@ static dt_result dti_server_keep(dt_server *s) {
     return result;
 }
 
-/* The batch at the base is complete. What is not finite is skipped, as a step of ranks is. */
+/* The batch at the base is complete. A NaN or infinity skips it, as in a step of ranks. */
 static dt_result dti_server_resolve(dt_server *s, float clip) {
     dt_trainer *t = s->trainer;
     const uint64_t serial = s->tickets.base;
@@ -324,8 +324,8 @@ static void dti_server_show_out(dt_server *s, uint32_t who) {
     dti_server_leave(s, who);
 }
 
-/* By what the gradient of the batch at the base is multiplied, when all squares are there. What is
- * not finite in any part is skipped by all. */
+/* The factor of the gradient of the batch at the base, when all squares have arrived. A NaN or
+ * infinity in any part skips the batch on all servers. */
 static float dti_server_clip(const dt_server *s) {
     dti_batch_open *batch = dti_tickets_batch(&s->tickets, s->tickets.base);
     if (!(s->limit > 0.0f) || batch->faulty)

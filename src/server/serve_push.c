@@ -33,7 +33,8 @@ static bool dti_server_gave(const dt_server *s, uint32_t who, const dti_message 
     return s->welcome.place || (seat->given == m->number && seat->given_batch_slice == m->part);
 }
 
-/* Where squares of another server go. NULL: they are there, or are not those that are wanted. */
+/* The place for the squares of another server. NULL: they have arrived, or are not the wanted
+ * ones. */
 static void *dti_server_room_of_squares(dt_server *s, dti_server_seat *seat, const dti_message *m) {
     const uint32_t servers = s->welcome.servers;
     if (!(s->limit > 0.0f) || s->welcome.place || seat->surplus || !m->part || m->part >= servers ||
@@ -87,7 +88,7 @@ static bool dti_server_knows(dt_server *s, uint32_t who, const dti_message *m, u
     return false;
 }
 
-/* What has come with the message itself, of a tiny model: nobody asked where it goes. */
+/* The data that came with the message itself, of a tiny model: no room was asked for. */
 static void dti_server_put(dt_server *s, uint32_t who, const dti_message *m, const void *body) {
     void *room = body || !m->bytes ? dti_server_room(s, who, m) : NULL;
     if (room && m->bytes)
@@ -168,7 +169,7 @@ static bool dti_server_follow(dt_server *s, uint32_t who, const dti_resolved *ne
         batch->faulty = skipped;
         s->result = dti_server_resolve(s, skipped ? 1.0f : clip);
         if (!skipped && s->info.skipped != before) {
-            dti_server_leave_generation(s, who); /* whose worker hears the error */
+            dti_server_leave_generation(s, who); /* whose worker gets the error */
             s->result =
                 dti_fail(s->base, DT_ERROR_INVALID,
                          "batch %llu: the update is not finite on this server, but the other "
@@ -199,7 +200,7 @@ static void dti_server_pull(dt_server *s, uint32_t who, const dti_message *m, co
                       NULL);
 }
 
-/* What the first server lacks. A batch that is over by now needs it no more. */
+/* Pushes that the first server lacks. A batch that is over by now needs none. */
 static void dti_server_squares_for(dt_server *s, uint32_t who, const dti_message *m,
                                    const void *body) {
     dti_resolved told;

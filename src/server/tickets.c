@@ -14,8 +14,8 @@ static uint64_t dti_tickets_epoch(const dti_tickets *t, uint64_t serial) {
     return (serial - 1) / t->batches;
 }
 
-/* The last batch of an epoch may be short: its last batch slices have no rows; nobody computes
- * them. */
+/* The last batch of an epoch may be short. Its last batch slices have no rows, and no worker
+ * computes them. */
 static uint32_t dti_tickets_filled(const dti_tickets *t, uint64_t serial) {
     return serial % t->batches ? t->batch_slices : t->tail_batch_slices;
 }
@@ -62,7 +62,7 @@ static bool dti_tickets_find(const dti_tickets *t, uint64_t serial, uint32_t who
     return false;
 }
 
-/* What a worker was given goes back; `coming`: also what it pushes. Returns how many. */
+/* Takes back a worker's tickets; `coming`: also its pushes in transit. Returns their number. */
 static uint32_t dti_tickets_return(dti_tickets *t, uint32_t who, bool coming) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < t->window * t->batch_slices; i++) {

@@ -6,12 +6,12 @@
 
 #define DTI_WORKER_PULLS 16 /* times that values of several versions are taken for those of one */
 
-/* What a worker knows of a server, beside what its client does. */
+/* A worker's data of a server, beside its client's. */
 typedef struct dti_served_server {
     dti_push_shape shape;
     uint64_t have; /* version of its values here, plus 1; 0: none */
-    /* Of several servers (worker_agree.c): */
-    uint64_t kept;                   /* the step of the checkpoint that it has said it has */
+    /* For several servers (worker_agree.c): */
+    uint64_t kept;                   /* the step of the checkpoint that it reported */
     uint64_t steps[DTI_AGREE_STEPS]; /* that it can go on from */
     uint32_t step_count;
 } dti_served_server;
@@ -240,7 +240,7 @@ static dt_result dti_worker_join(dt_trainer *t) {
 
 /* ---- tickets */
 
-/* Of what the application sets at each worker and at the servers by itself. */
+/* A hash of the values that the application sets by itself at each worker and at the servers. */
 static uint64_t dti_worker_mark(const dt_trainer *t) {
     uint64_t hash = DTI_HASH_START;
     for (uint32_t i = 0; i < DT_MAX_TERMS; i++) {

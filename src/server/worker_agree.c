@@ -79,7 +79,7 @@ static void dti_agree_say_steps(const dti_served *w, uint32_t server, char text[
                            : " none");
 }
 
-/* The one that lacks most comes first; all servers hear it. */
+/* The server that lacks most comes first; all servers receive it. */
 static dt_result dti_agree_apart(dti_served *w, uint64_t attempt) {
     dti_client *c = &w->client;
     char text[DTI_SAY_TEXT + 1] =

@@ -15,8 +15,8 @@ static dt_result dti_checkpoint_counted(dt_trainer *t, dt_result result) {
     return result;
 }
 
-/* Rounds need not end at such steps, nor steps of others that share replicas. One that cannot be
- * written is tried again when the next is due. */
+/* Rounds need not end at such steps, nor steps of trainers that share replicas. A failed checkpoint
+ * is tried again when the next is due. */
 static bool dti_checkpoint_is_due(const dt_trainer *t, uint64_t step) {
     const uint64_t every = (uint64_t)t->desc.checkpoint.every_steps;
     const bool passes = dti_parallel_is_local(&t->par) || t->others;
@@ -31,7 +31,7 @@ static dt_result dti_checkpoint_wait(dt_trainer *t) {
     const bool last = t->desc.checkpoint.sharded && t->par.mesh.rank == 0;
     dt_result result =
         dti_agree_result(&t->par, last ? DT_OK : dti_checkpoint_copy_wait(t->base, t->copy));
-    if (last) { /* it has waited for the others' parts, which are there now, or never will be */
+    if (last) { /* it has waited for the others' parts, which are complete or never will be */
         const dti_error_text error = dti_error_of(&t->par);
         const dt_result own = dti_checkpoint_join(t, result ? 0 : DTI_CHECKPOINT_GRACE_NS);
         if (result)

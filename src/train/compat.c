@@ -26,14 +26,14 @@ static const dti_rule dti_rules[] = {DTI_RULES(DTI_X)};
 static const char dti_rule_reasons[] = DTI_RULES(DTI_X);
 #undef DTI_X
 
-/* Of texts one after the other. */
+/* The n-th of consecutive texts. */
 static const char *dti_nth(const char *texts, size_t n) {
     while (n--)
         texts += strlen(texts) + 1;
     return texts;
 }
 
-/* ---- what is asked for */
+/* ---- requested features */
 
 static bool dti_features_sync(const dt_graph *g) {
     bool sync = false;
@@ -69,7 +69,7 @@ static uint64_t dti_features_asked(const dt_graph *graph, const dt_trainer_desc 
     return asked;
 }
 
-/* ---- what is refused */
+/* ---- refusals */
 
 static const dti_rule *dti_rule_of(uint64_t asked) {
     for (size_t i = 0; i < DTI_COUNT(dti_rules); i++) {

@@ -70,8 +70,8 @@ typedef struct dti_rule {
 #define DTI_ASKS_ZERO (DTI_ASKS(ZERO1) | DTI_ASKS(ZERO23))
 
 /* X(NEEDS or WITHOUT, I or U, features, others, why): each of the features needs one of the others,
- * or cannot be combined with any. Else it is INVALID or UNSUPPORTED. Of two rules that refuse a
- * description the first makes the error. */
+ * or cannot be combined with any. Else it is INVALID or UNSUPPORTED. If two rules refuse a
+ * description, the first makes the error. */
 #define DTI_RULES(X)                                                                               \
     X(WITHOUT, U, DTI_ASKS(SERVES),                                                                \
       DTI_ASKS(COMM) | DTI_ASKS(LOCAL) | DTI_ASKS(WORKER) | DTI_ASKS(PIPELINE) | DTI_ASKS_TENSOR | \

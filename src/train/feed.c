@@ -119,7 +119,7 @@ static dt_result dti_trainer_loader(dt_trainer *t) {
         .batch = (uint32_t)t->desc.batch,
         .tail = t->desc.tail,
         .shuffle = !t->desc.no_shuffle,
-        .threaded = !dti_worker_of(t) && !dti_serves(t) && /* tickets say what is next */
+        .threaded = !dti_worker_of(t) && !dti_serves(t) && /* tickets name the next batch */
                     !t->desc.no_prefetch,
         .share = dti_trainer_share,
         .user = t,

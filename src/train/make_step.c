@@ -21,7 +21,7 @@ static dt_result dti_trainer_go_back(dt_trainer *t) {
         dti_trainer_move_to(t, dti_trainer_step_of(t, 0));
     while (t->par.under_way && !t->par.lost)
         dti_parallel_end(&t->par, &none);
-    t->par.under_way = 0; /* of a lost device no step ends */
+    t->par.under_way = 0; /* on a lost device no step ends */
     t->again = !t->par.lost;
     return t->par.lost ? DT_OK : dti_trainer_seek(t);
 }
@@ -97,8 +97,8 @@ static dt_result dti_trainer_part(dt_trainer *t) {
     return dti_full_is_there(&t->par) ? dti_full_hide(&t->par) : DT_OK;
 }
 
-/* As soon as it can be without waiting twice. With an error of its own it begins too, so that all
- * ranks hear of it. */
+/* Begins as soon as possible without waiting twice. A rank with an error begins too, so all ranks
+ * learn of it. */
 static dt_result dti_trainer_begin_step(dt_trainer *t, const dti_batch *batch, dt_result own,
                                         dt_step_desc *desc, dt_train_report *r, bool *used) {
     const dti_batch none = {0};
@@ -129,7 +129,7 @@ static dt_result dti_trainer_begin_step(dt_trainer *t, const dti_batch *batch, d
     return DT_OK;
 }
 
-/* A call always makes a step. The error of the step before it is what the call returns. */
+/* A call always makes a step. It returns the error of the step before. */
 static dt_result dti_trainer_step_again(dt_trainer *t, dt_step_desc *desc, uint32_t keep,
                                         dt_train_report *r, dt_result before) {
     const dti_error_text error = dti_error_of(&t->par);
@@ -158,7 +158,7 @@ static dt_result dti_trainer_make_step(dt_trainer *t, const dti_batch *batch, dt
         return dti_trainer_step_again(t, desc, keep, r, result);
     if (!result || *used)
         return result;
-    const dti_error_text error = dti_error_of(&t->par); /* of this one: it will be tried again */
+    const dti_error_text error = dti_error_of(&t->par); /* this step will be tried again */
     bool before;
     const dt_result other = dti_trainer_end_to(t, 0, r, &before);
     if (!other)
@@ -166,8 +166,8 @@ static dt_result dti_trainer_make_step(dt_trainer *t, const dti_batch *batch, dt
     return other ? other : result;
 }
 
-/* Ends what is under way, before the store is read or written. Its results and its error go into
- * the next report. */
+/* Ends steps in flight, before the store is read or written. Their results and error go into the
+ * next report. */
 static void dti_trainer_drain_own(dt_trainer *t) {
     bool used;
     dt_result result = dti_trainer_end_to(t, 0, &t->pending, &used);

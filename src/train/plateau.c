@@ -27,7 +27,7 @@ static uint64_t dti_plateau_step(const dt_trainer *t, uint64_t step) {
     return next + step - dti_trainer_number(t);
 }
 
-/* What a step gets instead of its own; 0: nothing. */
+/* The value that a step gets instead of its own; 0: nothing. */
 static double dti_trainer_lr(const dt_trainer *t, uint64_t step) {
     if (t->lr != 0.0 || (t->plateau.scale == 1.0 && !t->shares))
         return t->lr;

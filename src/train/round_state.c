@@ -11,7 +11,7 @@ static uint64_t dti_flat_values(const dt_store *s) {
     return values;
 }
 
-/* Of `arrays` arrays, and counts where there are any. */
+/* The bytes of `arrays` arrays, and of counts if there are any. */
 static uint64_t dti_flat_bytes(const dt_store *s, uint32_t arrays, bool counts) {
     return sizeof(float) * dti_flat_values(s) * arrays +
            (counts ? sizeof(uint32_t) * s->layout.param_count : 0u);
@@ -189,7 +189,7 @@ static dt_result dti_rounds_finite(const dt_trainer *t, const char *path, const 
     return DT_OK;
 }
 
-/* Whether the file has what its words say: FORMAT. */
+/* Checks that the file has all that its words require: FORMAT. */
 static dt_result dti_rounds_match(const dt_trainer *t, const char *path, const dti_checkpoint *c,
                                   const uint64_t *words) {
     const dt_store *s = t->par.replicas[0].store;

@@ -1,6 +1,6 @@
 /* Defaults and checks of a trainer's description. */
 
-/* ---- what needs more than one member's range and rows of compat.c */
+/* ---- checks of several members that compat.c lacks */
 
 static dt_result dti_trainer_check_grid(const dt_trainer *t) {
     const dt_parallel_desc *d = &t->desc.parallel;

@@ -95,7 +95,7 @@ static dt_result dti_sharded_begin(dti_shard_save *s, const char *path, bool fol
                : dti_checkpoint_part_begin(t->base, t->parts, s->items, s->count, out);
 }
 
-/* Of the thread, if one was started here, whatever failed elsewhere. */
+/* The result of the thread, if one was started here, whatever failed elsewhere. */
 static dt_result dti_sharded_give_up(dti_shard_save *s, dt_result result) {
     dt_trainer *t = s->t;
     const dti_error_text error = dti_error_of(&t->par);

@@ -111,7 +111,7 @@ static dt_result dti_shared_check(const dt_trainer *t, dt_tensor input, const vo
     return dti_labels_check(code, dti_code_binding(code, input.id, false, false), data, NULL);
 }
 
-/* The same input and values as rank 0; and nobody has found anything wrong. */
+/* Checks that rank 0 has the same input and values, and that no rank failed. */
 static dt_result dti_shared_agree(dt_trainer *t, dt_result own, dt_tensor input, const void *data,
                                   size_t bytes) {
     uint64_t hash[2] = {0, 0};

@@ -26,7 +26,8 @@ static dt_result dti_sharing_check(dti_base *base, const dt_trainer_desc *d) {
     return DT_OK;
 }
 
-/* What a first trainer cannot have: its replicas would lack values between two steps, or differ. */
+/* Settings that a first trainer cannot have: its replicas would lack values between two steps, or
+ * differ. */
 static dt_result dti_sharing_whole(dti_base *base, const dt_trainer *first) {
     const uint64_t barred =
         first->asked & (DTI_ASKS(PIPELINE) | DTI_ASKS_TENSOR | DTI_ASKS_ZERO | DTI_ASKS(LOCAL) |
@@ -39,7 +40,7 @@ static dt_result dti_sharing_whole(dti_base *base, const dt_trainer *first) {
                     barred ? dti_feature_print(&first->desc, barred, true).text : "a server");
 }
 
-/* Copies of the graph have what there was when the first trainer was made. */
+/* Copies of the graph have the nodes that existed when the first trainer was made. */
 static dt_result dti_sharing_nodes(dti_base *base, const dt_trainer *first,
                                    const dt_trainer_desc *d) {
     dt_tensor terms[2 * DT_MAX_TERMS + 1] = {[2 * DT_MAX_TERMS] = d->loss};

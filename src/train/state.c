@@ -105,19 +105,20 @@ typedef struct dti_shard_save {
     int count, finite;
     bool begun; /* rank 0 has made the temporary folder */
 } dti_shard_save;
-/* This rank's part, on all ranks together. own: what failed here before. f's items are listed. */
+/* Writes this rank's part, on all ranks together. own: the result here so far. f's items are
+ * listed. */
 static dt_result dti_sharded_begin(dti_shard_save *s, const char *path, bool folder, dt_result own,
                                    dti_checkpoint_file **out);
 /* Once the parts are written, or are given to threads. */
 static dt_result dti_sharded_end(dti_shard_save *s, dt_result own);
 
 /* ---- round_state.c */
-/* What rank 0 needs to write: on all ranks together. Free it, also after an error. */
+/* Collects what rank 0 needs to write, on all ranks together. Free it, also after an error. */
 static dt_result dti_rounds_collect(dt_trainer *t, dti_rounds_state *l);
 static void dti_rounds_state_free(dt_trainer *t, dti_rounds_state *l);
 static dt_result dti_rounds_match(const dt_trainer *t, const char *path, const dti_checkpoint *c,
                                   const uint64_t *words);
-/* Memory for reading, then the momentum and moments to whom they are for. */
+/* Memory for reading; then sends the momentum and moments to their ranks. */
 static dt_result dti_rounds_room(dt_trainer *t, dti_rounds_state *l);
 static dt_result dti_rounds_spread(dt_trainer *t, const dti_rounds_state *l,
                                    const dti_checkpoint *c, const dti_state_file *f);
@@ -138,7 +139,7 @@ static dt_result dti_trainer_state_open(dti_state_file *f) {
 
 /* ---- saving */
 
-/* How many of the newest files stay. A server also keeps those that other servers may need. */
+/* The number of newest files to keep. A server also keeps those that other servers may need. */
 static int dti_state_keep(const dt_trainer *t, const char *path, bool folder) {
     uint64_t steps[DTI_STATE_LISTED];
     const int keep = t->desc.checkpoint.keep;
@@ -171,7 +172,7 @@ static dt_result dti_state_read_own(void *user, int item, uint64_t offset, void 
                      : dti_state_read(f, all, offset, to, bytes);
 }
 
-/* What is left of it. */
+/* The rest of it. */
 static dt_result dti_state_fill(dti_state_file *f, dti_checkpoint_file *file) {
     return dti_checkpoint_fill(file, dti_state_read_own, f);
 }
@@ -206,7 +207,7 @@ static uint32_t dti_state_walk_rank(void *user, uint32_t param, uint32_t array) 
     return w->f->rank_of ? w->f->rank_of[item] : 0;
 }
 
-/* file: NULL on ranks that write none. own: what failed here. */
+/* file: NULL on ranks that do not write. own: the result here. */
 static dt_result dti_state_write_apart(dt_trainer *t, dti_state_file *f, dti_checkpoint_file *file,
                                        dt_result own) {
     dti_parallel *par = &t->par;

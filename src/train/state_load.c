@@ -180,7 +180,7 @@ static dt_result dti_state_list(dt_trainer *t, dti_state_file *f) {
     return dti_trainer_state_open(f);
 }
 
-/* What fails in the middle leaves values of two states: the job is over. */
+/* A failure in the middle leaves values of two states: the job is over. */
 static dt_result dti_state_values_apart(dt_trainer *t, const dti_checkpoint *c, dti_state_file *f,
                                         const dti_state_room *room) {
     dti_parallel *par = &t->par;

@@ -45,8 +45,8 @@ static dt_result dti_trainer_goes_on(dt_trainer *t) {
     return t->par.lost ? dti_trainer_lost(t) : DT_OK;
 }
 
-/* What the application wrote since the last step, the replicas have; of buffers there is a copy. So
- * it is with what another trainer of these replicas wrote. */
+/* The replicas have what the application wrote since the last step; buffers have a copy. The same
+ * holds for values that another trainer of these replicas wrote. */
 static dt_result dti_trainer_look(dt_trainer *t) {
     dt_store *s = t->par.replicas[0].store;
     dt_trainer *first = dti_trainer_first(t);
@@ -64,9 +64,9 @@ static void dti_trainer_move_on(dt_trainer *t, bool last) {
     t->epoch += last;
 }
 
-/* One step, added to *r, or what ended for it. *used: its samples are used up, also when it was
- * skipped for a NaN; one that failed otherwise is to be tried again, on all ranks. At most
- * `keep` may be left under way. */
+/* Makes one step, and adds it, or a step that ended for it, to *r. *used: its samples are used up,
+ * also if a NaN skipped it. A step that failed otherwise is to be tried again, on all ranks. At
+ * most `keep` steps stay in flight. */
 static dt_result dti_trainer_step(dt_trainer *t, uint32_t keep, dt_train_report *r, bool *used) {
     const uint64_t start = dti_now_ns();
     const dti_batch *batch = NULL;
@@ -107,7 +107,7 @@ static dt_result dti_trainer_checkpoints(dt_trainer *t) {
     return due && t->desc.checkpoint.folder ? dt_trainer_checkpoint(t) : DT_OK;
 }
 
-/* What comes between two steps. */
+/* The work between two steps. */
 static dt_result dti_trainer_between(dt_trainer *t, bool epoch_ended) {
     if (t->par.under_way)
         return DT_OK;
@@ -115,7 +115,7 @@ static dt_result dti_trainer_between(dt_trainer *t, bool epoch_ended) {
     return result ? result : dti_trainer_checkpoints(t);
 }
 
-/* After a step whose samples are used; what fails is counted in *r. */
+/* After a step whose samples are used; *r counts failures. */
 static dt_result dti_trainer_after(dt_trainer *t, dt_train_report *r) {
     const uint64_t failed = t->checkpoints_failed;
     const dt_result result = dti_trainer_between(t, r->epoch_ended);
@@ -123,7 +123,7 @@ static dt_result dti_trainer_after(dt_trainer *t, dt_train_report *r) {
     return result;
 }
 
-/* With what ended since the last report. */
+/* Adds steps that ended since the last report. */
 static dt_result dti_report_open(dt_trainer *t, dt_train_report *r) {
     const dt_result result = t->pending_result;
     *r = t->pending;

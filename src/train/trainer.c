@@ -3,7 +3,7 @@
 
 /* ---- creating */
 
-/* How many devices each rank has, and which of all are this one's. */
+/* The number of devices of each rank, and which of all are this one's. */
 static dt_result dti_trainer_count(dt_trainer *t, dt_result own) {
     dti_parallel *par = &t->par;
     par->mesh.rank = (uint32_t)dt_comm_rank(par->desc.comm);
@@ -21,8 +21,8 @@ static dt_result dti_trainer_count(dt_trainer *t, dt_result own) {
     return DT_OK;
 }
 
-/* Whether the devices are the grid that was asked for. Of lines of devices each rank's host has one
- * replica, which computes what is evaluated. */
+/* Checks that the devices match the requested grid. For lines of devices each rank's host has one
+ * replica, which evaluates. */
 static dt_result dti_trainer_grid(dt_trainer *t) {
     dti_parallel *par = &t->par;
     const bool lines = dti_grid_is(par);
@@ -146,7 +146,7 @@ static void dti_trainer_log_mixed(const dt_trainer *t) {
 
 /* ---- the values at the start: rank 0's */
 
-typedef struct dti_trainer_source { /* a file, or else what is drawn */
+typedef struct dti_trainer_source { /* from a file, or else drawn at random */
     const dt_store *store;
     dt_safetensors *file;
     dti_fill fill;

@@ -187,8 +187,8 @@ static void dti_shared_free(dt_trainer *t);
 static dt_result dti_shared_put(dt_trainer *t);           /* their values, into new programs */
 static dt_result dti_shared_written(const dt_trainer *t); /* INVALID: one was not, by name */
 
-/* checkpoints.c: whether checkpoints can be written, looked at before the first; the same on all
- * ranks. Whether one that could not be is all that failed. */
+/* checkpoints.c: checks before the first step that checkpoints can be written; the same on all
+ * ranks. Whether a failed checkpoint is the only failure. */
 static dt_result dti_trainer_folder(dt_trainer *t);
 static bool dti_checkpoint_is_due(const dt_trainer *t, uint64_t step); /* by .every_steps */
 static bool dti_checkpoint_is_lost(const dt_trainer *t, dt_result result);

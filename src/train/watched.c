@@ -23,12 +23,16 @@ static uint64_t dti_watched_of(int value, bool larger) {
     return 1 + (uint64_t)value + (larger ? UINT64_C(1) << 32 : 0);
 }
 
-/* Whether a checkpoint gets them, and from where. */
-static void dti_watched_weights(const dt_trainer *t, dti_state_file *f) {
-    const dti_watched *w = &t->watched;
-    f->best = w->of && w->weights && w->have;
-    if (f->best && !dti_values_are_apart(&t->par))
-        f->best_values = w->weights->values;
+/* Weights lie in the order of creation, so the order must match too. */
+static uint64_t dti_watched_model(const dt_trainer *t) {
+    const dt_graph *g = t->graph;
+    uint64_t hash = 1;
+    for (uint32_t i = 0; i < g->param_count; i++) {
+        const dti_node *n = &g->nodes[g->params[i]];
+        hash = dti_hash64(hash, n->label, strlen(n->label));
+        hash = dti_hash64(hash, n->shape.dim, (size_t)n->shape.rank * sizeof n->shape.dim[0]);
+    }
+    return hash | 1;
 }
 
 /* Includes steps that have ended and that no report contains yet. */

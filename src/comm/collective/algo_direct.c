@@ -23,7 +23,7 @@
  * (choose.c refuses others). In place reduce-scatter writes to block 0, chunk for chunk after that
  * has gone to rank 0. Rank 0 waits for nobody. Broadcast writes nothing at the root. */
 
-/* What rank `owner` sums. */
+/* The elements that rank `owner` sums. */
 static dti_part dti_direct_part(const dti_collective *c, uint32_t owner) {
     if (c->op.kind == DT_COMM_REDUCE_SCATTER)
         return (dti_part){owner * c->op.count, c->op.count};

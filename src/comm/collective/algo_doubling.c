@@ -14,7 +14,7 @@
  * others go into WORK, whose RECVs wait for nobody. Partial sums have their own memory at each
  * level. A FOLD writes over received data, never over data that is still being sent. */
 
-/* What a rank has summed up so far. */
+/* A rank's partial sum so far. */
 typedef struct dti_partial {
     dti_stretch at;
     uint32_t step; /* the FOLD that makes it; DTI_NO_STEP: it is IN */

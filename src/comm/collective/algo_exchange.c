@@ -72,7 +72,7 @@ static void dti_algo_barrier_doubling(dti_builder *b, const dti_collective *c) {
     uint32_t heard[32], rounds = 0;
     for (uint32_t distance = 1; distance < c->size && rounds < 32; distance *= 2) {
         dti_add_send(b, (c->rank + distance) % c->size, 0, token, false);
-        for (uint32_t i = 0; i < rounds; i++) /* a later round may be heard of first */
+        for (uint32_t i = 0; i < rounds; i++) /* a message of a later round may arrive first */
             dti_add_after(b, heard[i]);
         dti_stretch room = dti_add_work(b, DT_U8, 1);
         heard[rounds++] = dti_add_recv(b, (c->rank + c->size - distance) % c->size, 0, room, false);

@@ -21,7 +21,7 @@ typedef struct dti_halving {
     uint32_t count;   /* ranks that take part: a power of two */
     uint32_t pairs;   /* of ranks where only the even one takes part */
     uint32_t me;      /* among those that take part */
-    dti_part range;   /* what this rank is responsible for */
+    dti_part range;   /* the range that this rank still sums */
     dti_partial mine; /* its sum so far; span: each that takes part is drawn as one leaf */
 } dti_halving;
 
@@ -52,12 +52,12 @@ static void dti_halving_pair(dti_builder *b, dti_halving *h) {
     h->mine.at = to;
 }
 
-/* Gives the other half of the range away and adds what comes for this one; at last into OUT. */
+/* Sends the other half of the range, and adds the received data to this half; at last into OUT. */
 static void dti_halving_exchange(dti_builder *b, dti_halving *h, uint32_t distance) {
     dti_partial mine = h->mine;
     uint32_t place = h->me ^ distance;
     bool upper = (h->me & distance) != 0, last = distance * 2 == h->count;
-    bool leaf = distance == 1 && place >= h->pairs; /* what comes is the peer's IN */
+    bool leaf = distance == 1 && place >= h->pairs; /* the received data is the peer's IN */
     uint8_t dtype = leaf ? dti_in_dtype(b->c) : b->s->sum_dtype;
     dti_part keep = dti_part_of(h->range.count, upper, 2);
     dti_part give = dti_part_of(h->range.count, !upper, 2);
@@ -84,8 +84,8 @@ static void dti_halving_exchange(dti_builder *b, dti_halving *h, uint32_t distan
     h->mine.span = (dt_comm_span){h->me & ~(2 * distance - 1), 2 * distance};
 }
 
-/* The way back: what is complete doubles. ranges[level]: what this rank was responsible for before
- * the exchange at distance 2^level. done: the last FOLD, then RECVs. */
+/* The way back: the complete range doubles. ranges[level]: this rank's range before the exchange at
+ * distance 2^level. done: the last FOLD, then RECVs. */
 static void dti_halving_collect(dti_builder *b, const dti_halving *h, const dti_part *ranges,
                                 uint32_t levels) {
     uint32_t done[DTI_DOUBLING_LEVELS], done_count = 1;

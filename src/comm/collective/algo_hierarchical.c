@@ -88,7 +88,7 @@ static void dti_hosts_scatter(dti_builder *b, const dti_hosts *h) {
         }
 }
 
-/* Sums part `part` of this rank's piece over its host; returns the FOLD. What a rank has is one
+/* Sums part `part` of this rank's piece over its host; returns the FOLD. A rank's operand is one
  * subtree. */
 static uint32_t dti_hosts_sum_here(dti_builder *b, const dti_hosts *h, uint32_t part,
                                    dti_stretch to) {

@@ -27,7 +27,8 @@
 typedef struct dti_ring {
     uint32_t next, before;
     dti_stretch room[DTI_RING_BUFFERS],
-        leaf_room;                     /* leaf_room: what comes in first, if not partial */
+        leaf_room;                     /* leaf_room: room for the first received segment, if not
+                                          partial */
     uint32_t reader[DTI_RING_BUFFERS]; /* the SEND that reads room[i] */
     uint32_t first_block_reader;       /* of reduce-scatter's block 0 of IN */
 } dti_ring;
@@ -63,8 +64,8 @@ static void dti_ring_rooms(dti_builder *b, dti_ring *ring) {
         ring->leaf_room = dti_add_work(b, dtype, most);
 }
 
-/* Step t of the reduce-scatter: passes on *at, made by *step, and adds to what comes; at last to
- * OUT. */
+/* Step t of the reduce-scatter: passes on *at, made by *step, and adds to the received segment; at
+ * last to OUT. */
 static void dti_ring_add(dti_builder *b, dti_ring *ring, uint32_t t, dti_stretch *at,
                          uint32_t *step) {
     const dti_collective *c = b->c;

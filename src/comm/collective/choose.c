@@ -160,7 +160,7 @@ static bool dti_algorithm_sums_alike(const dti_collective *c, dt_comm_algorithm 
     bool two = (c->size & (c->size - 1)) == 0, mesh = c->size <= DTI_MESH_RANKS;
     switch (algorithm) {
     case DT_COMM_ALGORITHM_DIRECT: return mesh || c->op.kind == DT_COMM_REDUCE;
-    case DT_COMM_ALGORITHM_ONE_SHOT: /* of two ranks it is doubling */
+    case DT_COMM_ALGORITHM_ONE_SHOT: /* with two ranks it is doubling */
         return mesh && c->size > 2 && dti_work_is_small(c, c->size - 1);
     case DT_COMM_ALGORITHM_DOUBLING: return dti_work_is_small(c, dti_cost_levels(c->size));
     case DT_COMM_ALGORITHM_HALVING: return two;
@@ -221,7 +221,8 @@ static dt_comm_algorithm dti_algorithm_default(const dti_collective *c) {
 
 /* ---- tree mode */
 
-/* Tree mode has direct for all-reduce and reduce; others where what they sum is the tree's. */
+/* In tree mode all-reduce and reduce have direct; they have others if their order of sums is the
+ * tree's. */
 static bool dti_algorithm_choose_tree(dti_base *base, const dti_collective *c,
                                       dt_comm_algorithm *chosen) {
     const dt_comm_op *op = &c->op;

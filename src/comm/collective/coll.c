@@ -48,7 +48,8 @@ static const char *dti_coll_text(const dt_comm_op *op, char text[DTI_COLL_TEXT])
     return text;
 }
 
-/* What makes two ranks' operations one: all but the buffers. send and recv match each other. */
+/* Whether two ranks' operations match: in everything except the buffers. send and recv match each
+ * other. */
 static bool dti_coll_agrees(const dt_comm_op *a, const dt_comm_op *b) {
     if (a->count != b->count || a->dtype != b->dtype || a->algorithm != b->algorithm)
         return false;
@@ -60,7 +61,7 @@ static bool dti_coll_agrees(const dt_comm_op *a, const dt_comm_op *b) {
 
 /* ---- the check of an operation */
 
-/* Takes out what the kind does not use, so that ranks never differ in it. */
+/* Clears fields that the kind does not use, so ranks never differ in them. */
 static dt_comm_op dti_coll_normal(const dt_comm_op *op) {
     dt_comm_op o = *op;
     if (o.kind == DT_COMM_BARRIER)
@@ -123,7 +124,7 @@ static dt_result dti_coll_check_tree(const dt_comm *comm, const dt_comm_op *op) 
     return DT_OK;
 }
 
-/* How many buffers one after another `in` has at this rank. */
+/* The number of consecutive buffers in `in` at this rank. */
 static uint64_t dti_coll_buffers(const dt_comm *comm, const dt_comm_op *op) {
     dt_comm_span spans[64];
     if (!op->tree)
@@ -144,7 +145,7 @@ static dt_result dti_coll_check_bytes(const dt_comm *comm, const dt_comm_op *op)
     return DT_OK;
 }
 
-/* In place is what the public comment of dt_comm_op says. */
+/* dt_comm_op's public comment defines in place. */
 static dt_result dti_coll_check_overlap(const dt_comm *comm, const dt_comm_op *op,
                                         uint64_t in_bytes, uint64_t out_bytes) {
     uintptr_t in = (uintptr_t)op->in, out = (uintptr_t)op->out;
@@ -187,7 +188,7 @@ static dt_result dti_coll_check_buffers(const dt_comm *comm, dt_comm_op *op) {
 }
 
 #ifdef DT_NO_COMM
-/* Of one rank none runs. */
+/* With one rank none runs. */
 DTI_ABSENT(dt_result, dti_coll_check_algorithm, (const dt_comm *comm, const dt_comm_op *op), DT_OK);
 #else
 /* A requested algorithm must exist, with any transport. */

@@ -51,7 +51,7 @@ typedef struct dti_cost {
     uint32_t in_width, sum_width, out_width; /* bytes of an element: given, partial sum, result */
 } dti_cost;
 
-/* What it takes, by what takes it. */
+/* The time of an operation by an algorithm. */
 typedef struct dti_bill {
     uint64_t latency, processor, bytes; /* ns */
 } dti_bill;
@@ -225,7 +225,7 @@ static uint64_t dti_cost_reduce_doubling(const dti_cost *k) {
                         dti_cost_times(dti_bill_total(k, &level), levels));
 }
 
-/* Of a power of two of ranks. A level waits for the whole of the one before, so bytes, messages and
+/* For a power of two of ranks. A level waits for the whole level before, so bytes, messages and
  * sums follow each other. */
 static uint64_t dti_cost_halving(const dti_cost *k) {
     dti_bill bill = {0};
@@ -319,7 +319,7 @@ static bool dti_link_is_sound(const dt_comm_link *link) {
            link->bytes_per_s <= DTI_BYTES_PER_S_MOST;
 }
 
-/* Of a sound one. */
+/* Costs of a link that is sound. */
 static dti_link_cost dti_link_cost_of(const dt_comm_link *link) {
     return (dti_link_cost){link->latency_ns, link->message_ns,
                            DTI_BYTES_PER_S_MOST / link->bytes_per_s};

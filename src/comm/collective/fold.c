@@ -68,7 +68,7 @@ typedef struct dti_fold_job {
     const dti_operand *operands;
     dt_comm_reduction reduction;
     uint8_t sum;      /* the type that is summed in: f32 also for min and max of 16-bit floats */
-    uint8_t out;      /* what is written */
+    uint8_t out;      /* the dtype to write */
     bool float_sum;   /* the kernels' `many` do the sums */
     bool direct;      /* every operand has the type that is summed in */
     bool even;        /* operands have the same number of leaves each: the number of operands gives
@@ -83,7 +83,7 @@ DTI_INLINE const uint8_t *dti_fold_at(const dti_fold_job *job, const dti_operand
     return (const uint8_t *)operand->data + job->at * dti_dtype_bytes(operand->dtype);
 }
 
-/* Of i32 and u8 to i64. Element by element: means of integers are rare. */
+/* Sums i32 and u8 to i64. Element by element: means of integers are rare. */
 static void dti_fold_widen_whole(uint8_t *out, const uint8_t *in, size_t count, uint8_t dtype) {
     for (size_t i = 0; i < count; i++) {
         int64_t wide = in[i];
@@ -111,7 +111,7 @@ static const void *dti_fold_leaf(const dti_fold_job *job, uint32_t index, void *
     return room;
 }
 
-/* How many of these operands are left of the split; at least one, and not all. */
+/* The number of these operands left of the split: at least one, and not all. */
 static uint32_t dti_fold_split(const dti_fold_job *job, uint32_t first, uint32_t count) {
     const dti_operand *at = job->operands + first;
     if (count == 2)
@@ -198,7 +198,7 @@ static void dti_fold_finish_whole(uint8_t *out, const uint8_t *in, size_t count,
     }
 }
 
-/* From what is summed in to what is written. */
+/* Converts from the sum's type to the type to write. */
 static void dti_fold_end(const dti_fold_job *job, uint8_t *out, const void *values) {
     bool whole = dti_is_whole(job->out);
     if (whole && job->round)

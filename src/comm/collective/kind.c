@@ -46,7 +46,7 @@ static bool dti_kind_has_blocks(dt_comm_kind kind) {
     return dti_kind_of(kind)->in[1] == DTI_PER_RANK || dti_kind_of(kind)->out[1] == DTI_PER_RANK;
 }
 
-/* Of `in`, or `out`, of an operation at `rank` of `size`. */
+/* The bytes of `in`, or `out`, of an operation at `rank` of `size`. */
 static uint64_t dti_kind_blocks(const dt_comm_op *op, bool in, uint32_t rank, uint32_t size) {
     const struct dti_kind *kind = dti_kind_of(op->kind);
     const bool root = op->root == (int)rank;

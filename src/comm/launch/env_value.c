@@ -72,7 +72,7 @@ static bool dti_env_count(dti_env_reader *r, const char *name, int least, int64_
     return ok;
 }
 
-/* Copies a text; one that would be cut is an error. `hint` says what else can be done. */
+/* Copies a text; one that would be cut is an error. `hint`: what to do instead. */
 static bool dti_env_text(dti_env_reader *r, const char *name, char *to, size_t room,
                          const char *hint) {
     const char *text = dti_env_get(r, name);
@@ -124,7 +124,7 @@ static bool dti_env_rendezvous(dti_env_reader *r) {
                         dti_env_quote(url).text);
 }
 
-/* What the descriptor holds stays secret: no text shows it. */
+/* The descriptor's content stays secret: no text shows it. */
 static bool dti_env_secret_descriptor(dti_env_reader *r) {
     int descriptor = 0;
     char text[sizeof r->desc.key] = "";

@@ -149,7 +149,7 @@ static void dti_env_add_missing(const dti_env_reader *r, const char *name, char 
         snprintf(list + used, 128 - used, "%s%s", used ? ", " : "", name);
 }
 
-/* Says what a set lacks. */
+/* The error of an incomplete set. */
 static bool dti_env_fail_incomplete(dti_env_reader *r, int id) {
     const struct dti_launcher_names *names = &dti_launchers[id];
     const char *each = dti_env_get(r, "PET_NPROC_PER_NODE");
@@ -176,7 +176,7 @@ static bool dti_env_fail_incomplete(dti_env_reader *r, int id) {
         names->name, list);
 }
 
-/* Whether some of a set is there. Slurm's rank alone is not: each batch script has it. */
+/* Whether some variables of a set are set. Slurm's rank is not enough: each batch script has it. */
 static bool dti_env_has_some(const dti_env_reader *r, int id) {
     const dti_launched *set = &r->launch[id];
     if (id == DTI_LAUNCHER_SLURM)
@@ -215,7 +215,7 @@ static bool dti_env_check_pytorch_job(dti_env_reader *r) {
                         dti_env_quote(each).text, (int)r->launch[DTI_LAUNCHER_TORCH].rank);
 }
 
-/* Nobody's set: a single process, if that is for sure. */
+/* No launcher's set: a single process, if that is certain. */
 static bool dti_env_choose_none(dti_env_reader *r) {
     const char *tasks = dti_env_get(r, "SLURM_NTASKS");
     uint64_t count;
@@ -253,8 +253,8 @@ static bool dti_env_forced(dti_env_reader *r, int *forced) {
                                         dti_env_quote(name).text);
 }
 
-/* Without the other launchers: dtrun's names. A set of another one is an error, unless it is of one
- * process, or says what dtrun's names say. */
+/* Without the other launchers: dtrun's names. A set of another launcher is an error, unless it is
+ * of one process or equals dtrun's. */
 static bool dti_env_choose_own(dti_env_reader *r, int forced, int *chosen) {
     if (forced == DTI_LAUNCHER_DTRAIN && !r->launch[forced].complete)
         return dti_env_fail_incomplete(r, forced);

@@ -118,7 +118,7 @@ static bool dti_nodelist_name(const char **at, uint64_t *count) {
     return *at > start && *start != '-';
 }
 
-/* How many names there are; false: malformed. */
+/* The number of names; false: malformed. */
 static bool dti_nodelist_count(const char *list, uint64_t *count) {
     *count = 0;
     for (;;) {
@@ -142,7 +142,7 @@ static bool dti_nodelist_add(char *name, size_t room, size_t *size, const char *
     return true;
 }
 
-/* The `place`-th of what the item stands for. */
+/* The `place`-th of the item's names. */
 static bool dti_nodelist_add_item(char *name, size_t room, size_t *size,
                                   const dti_nodelist_item *item, uint64_t place) {
     char text[24];

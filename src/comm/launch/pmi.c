@@ -10,7 +10,7 @@
  * its ranks to meet. */
 
 #define DTI_PMI_LINE 2048
-/* What values may hold differs between launchers; hex digits all take. */
+/* Launchers allow different characters in values; all allow hex digits. */
 #define DTI_PMI_TEXT_MAX 480
 
 #if DTI_POSIX_2008
@@ -30,7 +30,7 @@ static dt_result dti_pmi_fail(dti_pmi *pmi, dt_result result, const char *what, 
                     what, why);
 }
 
-/* What the socket's calls returned. */
+/* The result of the socket's calls. */
 static dt_result dti_pmi_moved(dti_pmi *pmi, int error, const char *what) {
     if (error == DTI_SOCKET_LATE)
         return dti_pmi_fail(pmi, DT_ERROR_TIMEOUT, what, "no answer within .join_timeout_ms");

@@ -54,7 +54,7 @@ typedef struct dti_pmix {
     int (*finalize)(const dti_pmix_info *info, size_t infos);
 } dti_pmix;
 
-/* A pointer to data as one to a function: what POSIX promises, and ISO C has no cast for. */
+/* A data pointer as a function pointer: POSIX allows it; ISO C has no cast for it. */
 static bool dti_pmix_symbol(void *library, const char *name, void *to) {
     void *symbol = dti_library_find(library, name);
     memcpy(to, &symbol, sizeof symbol);

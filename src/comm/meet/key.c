@@ -67,8 +67,8 @@ static ssize_t dti_key_read_all(int descriptor, char *to, size_t room) {
     return got < 0 ? -1 : (ssize_t)size;
 }
 
-/* What is checked is the opened file, so nothing can be put in its place in between. Links are
- * followed and a group may read: so does Kubernetes mount secrets, root's and 0440. */
+/* It checks the opened file, so nothing can replace it in between. Links are followed and a group
+ * may read, because Kubernetes mounts secrets so, root's and 0440. */
 static dt_result dti_key_check_file(dti_base *base, const char *path, const struct stat *file) {
     unsigned mode = (unsigned)file->st_mode;
     if (!S_ISREG(file->st_mode))
@@ -142,8 +142,8 @@ static dti_key_folders dti_key_default_folders(void) {
     return folders;
 }
 
-/* Something has the name that is not this user's folder with mode 700. Else errno stays: it says
- * why the folder could not be made or used. */
+/* Something else has the name than this user's folder with mode 700. Else errno stays: why the
+ * folder could not be made or used. */
 static bool dti_key_name_is_taken(const char *path) {
     const int why = errno, folder = dti_key_folder(path, false);
     const bool taken = folder < 0 && errno != ENOENT;
@@ -210,7 +210,7 @@ static bool dti_key_publish_in(const char *folder, bool make, const uint8_t key[
     return false;
 }
 
-/* Whether a living rank 0's key is there. */
+/* Whether the key of a living rank 0 exists. */
 static bool dti_key_take_from(const char *folder, const char *name, uint8_t key[DTI_KEY_BYTES]) {
     struct stat file;
     char bytes[DTI_KEY_BYTES + 1];

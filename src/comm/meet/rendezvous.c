@@ -128,7 +128,7 @@ static dt_result dti_rendezvous_listened(dti_base *base, const dti_rendezvous *r
                     dti_socket_text(r->error));
 }
 
-/* "localhost" and addresses mean what they say. A host's own name may be a loopback address to
+/* "localhost" and addresses are taken literally. A host's own name may be a loopback address to
  * itself (Debian's 127.0.1.1) and another one to the rest. */
 static bool dti_rendezvous_is_literal(const char *host) {
     return strchr(host, ':') || host[strspn(host, "0123456789.")] == 0 ||
@@ -216,7 +216,7 @@ static size_t dti_rendezvous_line(const dt_comm_desc *d, char line[128]) {
 }
 
 #if DTI_POSIX_2008
-/* What rank 0 writes; without a zero at its end. */
+/* Rank 0's text; without a zero at its end. */
 static size_t dti_rendezvous_mine_text(const dti_rendezvous *r, char text[DTI_RENDEZVOUS_TEXT]) {
     const size_t bytes = dti_rendezvous_line(r->desc, text);
     dti_rendezvous_text(r, text + bytes, DTI_RENDEZVOUS_TEXT - bytes - 1);
@@ -241,7 +241,7 @@ static ssize_t dti_rendezvous_content(const char *path, char text[DTI_RENDEZVOUS
     return bytes;
 }
 
-/* Empty, or of any job and attempt: what may be replaced, and in the end removed. */
+/* An empty file, or one of any job and attempt. It may be replaced, and removed in the end. */
 static bool dti_rendezvous_is_own(const char *text, ssize_t bytes) {
     static const char begin[] = "dtrain ";
     const size_t skip = sizeof begin - 1;
@@ -403,7 +403,7 @@ static bool dti_rendezvous_is_guessed(const dti_rendezvous *r) {
     return r->at.ports > 1 || r->place == DTI_MEET_FILE || r->place == DTI_MEET_STORE;
 }
 
-/* What is left of the join's time, at least 1. */
+/* The rest of the join's time, at least 1. */
 static uint64_t dti_rendezvous_left_ns(const dti_rendezvous *r) {
     uint64_t now = dti_now_ns();
     return r->deadline > now ? r->deadline - now : 1;
@@ -460,8 +460,7 @@ static dt_result dti_rendezvous_mine(dti_base *base, const dti_rendezvous *r, ui
     return DT_OK;
 }
 
-/* What rank 0 gave. Each rank has a key of its own, has rank 0's, or has said that it wants
- * none. */
+/* Rank 0's value. Each rank has a key of its own, uses rank 0's, or is insecure. */
 static dt_result dti_rendezvous_given(dti_base *base, dti_rendezvous *r, const char *text,
                                       uint8_t key[32], bool *have_key) {
     const char *split = strchr(text, ';');

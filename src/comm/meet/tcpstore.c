@@ -36,7 +36,7 @@ typedef struct dti_kv {
     int fd; /* -1 = none */
     bool newer;
     uint64_t deadline; /* of everything, ns */
-    char why[192];     /* what went wrong */
+    char why[192];     /* the error */
 } dti_kv;
 
 DTI_PRINTF(3, 4)
@@ -53,7 +53,7 @@ static void dti_kv_close(dti_kv *s) {
 
 /* ---- bytes */
 
-/* What the socket's calls returned. */
+/* The result of the socket's calls. */
 static dt_result dti_kv_moved(dti_kv *s, int error) {
     if (error == DTI_SOCKET_LATE)
         return dti_kv_fail(s, DT_ERROR_TIMEOUT, "no answer");
@@ -70,7 +70,7 @@ static dt_result dti_kv_send(dti_kv *s, const uint8_t *data, size_t bytes) {
                         dti_socket_send_all(s->fd, data, bytes, dti_kv_limit(s, DTI_KV_ANSWER_NS)));
 }
 
-/* All of `bytes`; `limit` for the first, and what follows it has to come at once. */
+/* All of `bytes`; `limit` for the first byte. The rest must follow at once. */
 static dt_result dti_kv_receive(dti_kv *s, void *to, size_t bytes, uint64_t limit) {
     uint8_t *at = to;
     while (bytes) {
@@ -118,7 +118,7 @@ static dt_result dti_kv_connect(dti_kv *s, const char *host, int port) {
     return result;
 }
 
-/* Numbers of keys: what else may listen there, as HTTP, does not answer so. */
+/* Numbers of keys. Another server at the port, such as HTTP, does not answer so. */
 static dt_result dti_kv_counts(dti_kv *s, int count) {
     uint8_t answer[32];
     dt_result result =
@@ -191,7 +191,7 @@ static void dti_kv_add(dti_kv_message *m, const char *text) {
     m->bytes += 8 + bytes;
 }
 
-/* The value of a key that is there. */
+/* The value of a key that exists. */
 static dt_result dti_kv_take(dti_kv *s, const char *key, char *value, size_t room) {
     dti_kv_message m;
     uint8_t size[8];
@@ -222,7 +222,7 @@ static dt_result dti_kv_get(dti_kv *s, const char *key, char *value, size_t room
     return dti_kv_take(s, key, value, room);
 }
 
-/* A SET has no answer: that the value can be read says that it is there. */
+/* A SET has no answer. Reading the value confirms it. */
 static dt_result dti_kv_set(dti_kv *s, const char *key, const char *value) {
     dti_kv_message m;
     char there[DTI_KV_MESSAGE];

@@ -3,7 +3,7 @@
 
 /* ---- the end */
 
-/* Nothing more is taken; what stands in tx, a refusal, may still go. */
+/* No more input is accepted; a refusal in tx may still be sent. */
 DTI_PRINTF(3, 4)
 static void dti_message_link_end(dti_message_link *ml, bool refused, const char *format, ...) {
     if (ml->over)
@@ -15,7 +15,7 @@ static void dti_message_link_end(dti_message_link *ml, bool refused, const char 
     ml->link.data_left = 0;
 }
 
-/* ---- what the handshake asks: core->up */
+/* ---- the handshake's calls: core->up */
 
 static void dti_message_link_refused(dti_core *core, dti_link *link, const char *text) {
     dti_message_link_end(link->conn, true, "%s", text);
@@ -45,7 +45,7 @@ static const dti_core_up dti_message_link_up = {.refused = dti_message_link_refu
 
 /* ---- the beginning */
 
-/* What connections of one message server have in common. */
+/* The shared part of connections of one message server. */
 static void dti_message_link_core(dti_core *core, const dti_settings *set, const dti_io *io,
                                   void *user) {
     dti_core_with(core, set, io, user, &dti_message_link_up);
@@ -73,7 +73,7 @@ static void dti_message_link_start(dti_core *core, dti_message_link *ml, bool di
     ml->link.deadline = core->now + DTI_HANDSHAKE_NS;
 }
 
-/* The connection that was dialled is there. */
+/* The dialled connection is established. */
 static void dti_message_link_connected(dti_core *core, dti_message_link *ml) {
     ml->link.state = DTI_LINK_HELLO;
     if (!dti_hello_write(core, &ml->link, ml->link.peer))
@@ -129,7 +129,7 @@ static void dti_message_link_fill(const dti_core *core, dti_message_link *ml) {
     ml->sending = ml->out_at < ml->out.bytes;
 }
 
-/* What is to go out now, in up to two parts; 0: nothing. */
+/* The data to send now, in up to two parts; 0: nothing. */
 static int dti_message_link_output(dti_core *core, dti_link *link, dti_socket_part out[2]) {
     dti_message_link *ml = link->conn;
     if (link->tx_from == link->tx_to && !link->data_left) {
@@ -179,7 +179,7 @@ static bool dti_message_same(const dti_message *a, const dti_message *b) {
            a->bytes == b->bytes;
 }
 
-/* A frame whose header is right. NULL, or what is wrong. */
+/* Takes a frame whose header is right. NULL, or the error. */
 static const char *dti_message_link_take(dti_message_link *ml, const uint8_t *body) {
     const dti_frame *f = &ml->link.frame;
     const dti_message m = {f->stream, f->group, f->sequence, f->value};

@@ -114,7 +114,7 @@ static void dti_message_server_try(dti_message_server_conn *c, const char *befor
         dti_message_link_end(&c->message_link, false, "%s", text);
 }
 
-/* "file:///path": what stands there now, for a server that comes back may be elsewhere. */
+/* Reads "file:///path" again, because a restarted server may have another address. */
 static bool dti_message_server_is_file(const char *address) {
     return !strncmp(address, "file://", 7);
 }
@@ -304,7 +304,7 @@ static int dti_message_server_timeout(const dti_message_server *server, int time
     return timeout_ms;
 }
 
-/* What strangers came to, to the logger. */
+/* Logs refused connections of strangers. */
 static void dti_message_server_tell(dti_message_server *server) {
     char text[DTI_NOTE_BYTES];
     dt_log_level level;
@@ -470,7 +470,7 @@ static dt_result dti_message_server_memory(dti_message_server *server, uint32_t 
     return DT_OK;
 }
 
-/* What protects payloads is OpenSSL's. */
+/* OpenSSL protects payloads. */
 static dt_result dti_message_server_protects(dti_base *base, const dti_settings *set) {
     if (set->integrity != DT_COMM_MAC && set->integrity != DT_COMM_TLS)
         return DT_OK;

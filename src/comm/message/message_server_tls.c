@@ -5,7 +5,7 @@
 typedef struct dti_message_server_conn {
     int fd; /* -1 = none */
     bool connecting, blocked;
-    dti_addresses list; /* of whom it dials; the next one to try */
+    dti_addresses list; /* of the server that it dials; the next one to try */
     int next;
     dti_tls_conn tls;
     dti_message_link message_link;

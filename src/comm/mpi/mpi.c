@@ -21,7 +21,7 @@ DTI_ABSENT(dt_result, dti_comm_open_mpi, (dt_comm * comm, const dt_comm_desc *de
 
 #else
 
-#define DTI_MPI_LEAVE_NS 2000000000u /* what dt_comm_destroy takes at most */
+#define DTI_MPI_LEAVE_NS 2000000000u /* the most time of dt_comm_destroy */
 
 /* A free record with enough scratch, or the last free one, or a new one. */
 static dti_mpi_op *dti_mpi_find_free(dti_mpi *m, size_t need, size_t *index) {
@@ -387,7 +387,7 @@ static dt_result dti_comm_open_mpi(dt_comm *comm, const dt_comm_desc *desc, bool
         MPI_Comm_dup(MPI_COMM_WORLD, &made[i]);
         MPI_Comm_set_errhandler(made[i], MPI_ERRORS_RETURN);
     }
-    MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, made[0]); /* what one cannot, none does */
+    MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, made[0]); /* if one cannot, none does */
     if (!all) {
         for (int i = 0; i < 2; i++)
             MPI_Comm_free(&made[i]);

@@ -28,9 +28,10 @@
  * 1 MiB took 1.6, and 1.2 to 1.4. */
 #define DTI_MPI_CHUNK ((uint64_t)256 << 10)
 #define DTI_MPI_WINDOW 8
-/* What the others finished before one ended the group may still need a few looks here. */
+/* The others may have finished operations before the end of the group; these still need a few polls
+ * here. */
 #define DTI_MPI_GRACE_NS 100000000u
-/* MPI moves on while it is looked at: so often before the first sleep. */
+/* MPI progresses while it is polled: the number of polls before the first sleep. */
 #define DTI_MPI_LOOKS 5000
 #define DTI_MPI_SLEEP_NS 50000
 
@@ -54,10 +55,10 @@ typedef struct dti_mpi_op {
     struct dti_mpi_op *next; /* of the active ones, in the order of their posts */
     dti_mpi_group *group;
     dt_comm_op op;
-    uint64_t use; /* how often it has been taken: the upper part of ids */
+    uint64_t use; /* number of uses: the upper part of ids */
     dti_mpi_state state;
     dt_result result;
-    dt_comm_reduction folded; /* what dti_fold is asked for at either end */
+    dt_comm_reduction folded; /* the reduction of dti_fold at either end */
     uint8_t dtype;            /* under way */
     uint64_t width;           /* its bytes */
     uint64_t chunks, chunk_elements;
@@ -76,7 +77,7 @@ typedef struct dti_mpi_note {
     char text[504];
 } dti_mpi_note;
 
-/* What all groups of one root share. */
+/* The shared part of all groups of one root. */
 struct dti_mpi {
     dti_base *base;
     uint32_t rank, size;
@@ -88,14 +89,14 @@ struct dti_mpi {
     dti_mpi_op **ops; /* [op_count], never fewer */
     size_t op_count, op_room;
     dti_mpi_op *active;
-    dt_result result; /* what ended it */
+    dt_result result; /* the cause of its end */
     char error[512];
     dti_mpi_note heard, told[2];   /* requests of the messages that the group has ended ([0]) and
                                       that this rank leaves ([1]) */
     MPI_Request hearing, *telling; /* [2 * size] */
     uint64_t *left_at;             /* [size] when that rank was known to have left */
     bool any_left;
-    uint64_t end_at; /* when the end that was heard of takes place; 0 = none was */
+    uint64_t end_at; /* when the received end takes place; 0 = not received */
     uint64_t sent, received;
 };
 
@@ -125,7 +126,7 @@ static void dti_mpi_end(dti_mpi *m, dt_result result, bool inform, const char *f
         dti_mpi_tell(m, 0, result, m->error);
 }
 
-/* An error of MPI ends all: the standard does not say what still works after one. */
+/* An error of MPI ends all: the standard does not define what still works after one. */
 static bool dti_mpi_ok(dti_mpi *m, int code, const char *what) {
     char text[MPI_MAX_ERROR_STRING + 1] = "";
     int size = 0, class = MPI_ERR_OTHER;
@@ -140,8 +141,8 @@ static bool dti_mpi_ok(dti_mpi *m, int code, const char *what) {
 
 /* ---- types */
 
-/* min and max: MPI does not say what NaN does, nor which zero wins; dti_fold does. MPI keeps the
- * operands in the order of ranks. */
+/* min and max: MPI does not define the results for NaN and signed zeros; dti_fold does. MPI keeps
+ * the operands in the order of ranks. */
 static void dti_mpi_fold(void *in, void *inout, const int *count, const MPI_Datatype *type,
                          dt_comm_reduction reduction) {
     uint8_t dtype = *type == MPI_FLOAT ? DT_F32 : DT_F64;
@@ -179,8 +180,8 @@ static MPI_Datatype dti_mpi_type(const dti_mpi_op *o) {
     }
 }
 
-/* What travels. 16-bit floats, which MPI has not, do as f32, exactly; so a fold in and out is asked
- * for a sum where min or max is meant. */
+/* The type that MPI transfers. MPI has no 16-bit floats, so they are sent as f32, exactly. So a
+ * fold in and out is asked for a sum for min or max too. */
 static void dti_mpi_choose_types(dti_mpi_op *o) {
     bool half = o->op.dtype == DT_BF16 || o->op.dtype == DT_F16;
     bool ordered = o->op.reduction == DT_COMM_MIN || o->op.reduction == DT_COMM_MAX;
@@ -197,7 +198,7 @@ static uint64_t dti_mpi_blocks(const dti_mpi_op *o, bool in) {
     return dti_kind_blocks(&o->op, in, o->group->comm->rank, o->group->comm->size);
 }
 
-/* How many blocks of a chunk scratch has here. */
+/* The number of blocks of a chunk in scratch here. */
 static uint64_t dti_mpi_scratch_blocks(const dti_mpi_op *o) {
     uint64_t in = dti_mpi_blocks(o, true), out = dti_mpi_blocks(o, false);
     return o->op.kind == DT_COMM_ALL_TO_ALL ? in + out : DTI_MAX(DTI_MAX(in, out), 1);
@@ -233,7 +234,7 @@ static void dti_mpi_move(const dti_mpi_op *o, const dti_mpi_part *p, bool in, ui
     *(in ? &o->group->all->sent : &o->group->all->received) += p->block_bytes;
 }
 
-/* What lies of `in` where `out` is written has been read: it is of this chunk or an earlier one. */
+/* The part of `in` that `out` overwrites has been read: it is of this chunk or an earlier one. */
 static void dti_mpi_move_chunk(const dti_mpi_op *o, const dti_mpi_part *p, bool in) {
     const dt_comm *comm = o->group->comm;
     bool root = o->op.root == (int)comm->rank;
@@ -302,7 +303,7 @@ static bool dti_mpi_is_behind(const dti_mpi *m, const dti_mpi_op *o) {
     return false;
 }
 
-/* Looks what MPI has finished. */
+/* Polls MPI for finished requests. */
 static void dti_mpi_collect(dti_mpi *m, dti_mpi_op *o, uint64_t now) {
     for (int k = 0; k < DTI_MPI_WINDOW; k++) {
         int finished = 0;
@@ -342,7 +343,7 @@ static void dti_mpi_push(dti_mpi *m, dti_mpi_op *o, uint64_t now) {
         o->state = DTI_MPI_OVER;
 }
 
-/* A rank that has left has done its part; but what does not move on has needed it. */
+/* A rank that has left has done its part. An operation that does not progress needed it. */
 static void dti_mpi_check_left(dti_mpi *m, const dti_mpi_op *o, uint64_t now) {
     const dt_comm *comm = o->group->comm;
     bool pair = o->op.kind <= DT_COMM_RECV;
@@ -391,7 +392,7 @@ static void dti_mpi_hear(dti_mpi *m, uint64_t now) {
     MPI_Irecv(note, (int)sizeof *note, MPI_BYTE, MPI_ANY_SOURCE, 0, m->control, &m->hearing);
 }
 
-/* Moves everything on. Results before notes: what is finished is not lost to an end. */
+/* Moves everything on. Results come before notes, so an end does not lose finished operations. */
 static void dti_mpi_pump(dti_mpi *m) {
     uint64_t now = dti_now_ns();
     for (dti_mpi_op **at = &m->active; *at;) {

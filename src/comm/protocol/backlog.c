@@ -71,7 +71,7 @@ static bool dti_backlog_copies(uint32_t bytes) {
 /* Whether a frame can be kept; body: of those that are copied at once. */
 static bool dti_backlog_has_room(const dti_backlog *b, uint32_t body) {
     if (b->bye_received)
-        return true; /* nothing is kept for who wants nothing any more */
+        return true; /* nothing is kept for a peer that needs nothing more */
     return b->frames && b->sent - b->acknowledged < DTI_BACKLOG_FRAMES &&
            (!body || dti_backlog_small(b, body) != UINT64_MAX);
 }

@@ -135,7 +135,7 @@ static void dti_link_dial(dti_core *core, uint32_t peer, dti_channel channel, ui
                           bool probe) {
     dti_link *link = dti_link_new(core, channel, true);
     if (!link)
-        return; /* cannot be: there is one for each */
+        return; /* impossible: there is one for each */
     link->peer = peer;
     link->socket = (uint16_t)socket;
     link->probe = probe;
@@ -167,7 +167,7 @@ static void dti_control_dial(dti_core *core) {
     dti_link_dial(core, 0, DTI_CHANNEL_CONTROL, 0, false);
 }
 
-/* Whether the peer's process is there: is somebody listening where it did? */
+/* Probes whether the peer's process lives: whether something listens at its address. */
 static void dti_peer_probe(dti_core *core, uint32_t peer) {
     dti_peer *p = &core->peers[peer];
     p->probe_at = core->now + p->probe_wait;
@@ -189,7 +189,7 @@ static void dti_core_connected(dti_core *core, dti_link *link) {
 
 /* ---- breaking, and joining again */
 
-/* It will not be joined again. */
+/* The connection will not be restored. */
 static void dti_back_lost(dti_core *core, uint32_t peer, uint32_t channel, uint32_t socket,
                           const char *why) {
     dti_backlog *b = dti_back_of(core, peer, channel, socket);
@@ -212,7 +212,7 @@ static bool dti_back_is_dialled(const dti_core *core, uint32_t peer, uint32_t ch
     return channel == DTI_CHANNEL_CONTROL ? core->set.rank != 0 : peer < core->set.rank;
 }
 
-/* What a connection had half, it has not. */
+/* Drops what a connection had received in part. */
 static void dti_link_forget(dti_core *core, dti_link *link) {
     dti_peer *p = &core->peers[link->peer];
     if (link->in_body && !link->rx_flight && p->early_open) {
@@ -266,7 +266,7 @@ static void dti_link_resume(dti_core *core, dti_link *link) {
     dti_backlog *b = link->back;
     const uint64_t count = link->frame.value;
     char who[96];
-    if (b->bye_received && count < b->acknowledged) { /* what it did not want any more */
+    if (b->bye_received && count < b->acknowledged) { /* frames that it did not need any more */
         b->acknowledged = b->sent = count;
         b->bye_sent = false;
     }
@@ -385,7 +385,7 @@ static void dti_core_link_refused(dti_core *core, dti_link *link, const char *te
     char who[96] = "another process";
     uint32_t peer = link->peer;
     if (peer == DTI_NOBODY && dti_get32(link->hello_in) == DTI_MAGIC_HELLO)
-        peer = dti_get32(link->hello_in + 8); /* what it says it is */
+        peer = dti_get32(link->hello_in + 8); /* the rank that it claims */
     if (peer < core->set.size)
         dti_peer_text(core, peer, who);
     const bool damage = dti_refusal_is_damage(text);
@@ -399,8 +399,7 @@ static void dti_core_link_refused(dti_core *core, dti_link *link, const char *te
     }
     if (damage && !dti_core_damaged(core, link->peer, text))
         return;
-    /* For data, and where both have joined: a refusal, which nobody has proved, is damage or an
-     * attack. */
+    /* For data, and if both have joined. An unauthenticated refusal is damage or an attack. */
     if (damage || link->channel == DTI_CHANNEL_DATA || link->back->opened ||
         (core->set.guessed && core->state == DTI_CORE_JOINING && dti_refusal_is_others(text))) {
         char why[160];
@@ -459,7 +458,7 @@ static void dti_core_link_open(dti_core *core, dti_link *link) {
 
 /* ---- time */
 
-/* Who was dialled waits for a broken connection: is the peer's process there? */
+/* A dialled side waits for a broken connection: does the peer's process live? */
 static void dti_tick_broken(dti_core *core, uint32_t peer) {
     dti_peer *p = &core->peers[peer];
     const dti_backlog *control = dti_control_back(core, peer);

@@ -26,7 +26,7 @@ static void dti_group_free(dti_core *core, dti_rank_group *g) {
                              (unsigned long long)f->post.sequence);
             dti_flight_finish(core, f, DT_ERROR_CANCELLED);
         }
-        if (f->id) /* nobody can ask for it any more */
+        if (f->id) /* the application cannot ask for it any more */
             dti_flight_release(core, f);
         f->group = NULL;
         dti_schedule_clear(&f->schedule);
@@ -87,7 +87,7 @@ static uint32_t dti_core_link_count(const dti_settings *set) {
     return (set->size - 1) * (set->sockets + 1) + set->size + DTI_MAX(64u, 2 * set->size);
 }
 
-/* What is taken for one peer at once; what data needs is taken when it is posted. */
+/* Allocates the memory for one peer at once. The memory for data is allocated when it is posted. */
 static bool dti_core_peer_memory(dti_core *core, uint32_t peer) {
     dti_peer *p = &core->peers[peer];
     bool me = peer == core->set.rank, control = !me && (core->set.rank == 0 || peer == 0);
@@ -98,7 +98,7 @@ static bool dti_core_peer_memory(dti_core *core, uint32_t peer) {
            (!control || dti_backlog_reserve(core->base, dti_control_back(core, peer), 0));
 }
 
-/* For what is sent to one peer and may have to be sent again. */
+/* Allocates the memory for frames to one peer that may have to be sent again. */
 static bool dti_core_reserve_backs(dti_core *core, uint32_t peer) {
     for (uint32_t k = 0; k < core->set.sockets; k++)
         if (!dti_backlog_reserve(core->base, &core->peers[peer].backs[k],
@@ -125,7 +125,7 @@ static bool dti_core_memory(dti_core *core) {
     return dti_group_new(core, 0, NULL, size) != NULL;
 }
 
-/* What the files below ask of those above. */
+/* The calls of the files below to those above. */
 static const dti_core_up dti_core_ups = {
     .greeted = dti_handshake_input,
     .fill = dti_core_fill,

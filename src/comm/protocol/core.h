@@ -100,7 +100,7 @@ typedef struct dti_backlog {
     bool moved;         /* something new has come or was acknowledged since it last broke */
     uint64_t broken;    /* since when it is broken, ns; 0 = connected, or never was */
     uint64_t joined_at; /* the last time, ns */
-    uint32_t barren;    /* how often in a row it broke before anything had passed */
+    uint32_t barren;    /* how often in a row it broke before anything was received */
     char why[96];       /* it broke */
     uint8_t instance[DTI_INSTANCE_BYTES]; /* control: which process the peer is */
     bool bye_due, bye_sent, bye_received;
@@ -212,7 +212,7 @@ typedef struct dti_rank_group {
 
 #define DTI_SUMS_KEPT 8
 
-/* How far a step is; in chunks. */
+/* The progress of a step, in chunks. */
 typedef struct dti_track {
     uint32_t total, done; /* chunks; done: all before this one */
     uint32_t granted;     /* SEND: by the receiver. RECV: by us */
@@ -225,7 +225,7 @@ typedef struct dti_track {
     uint32_t consumer;    /* RECV into slots: the FOLD that empties them */
     uint32_t reader;      /* RECV: the last step that reads the received data; DTI_NOBODY = none */
     bool guards;          /* SEND: a step waits for it, and overwrites its source */
-    uint32_t alike;       /* SEND: the first step that sends the same bytes, to whomever */
+    uint32_t alike;       /* SEND: the first step that sends the same bytes to any peer */
     uint32_t sum_of[DTI_SUMS_KEPT]; /* `alike`'s: chunks with a kept checksum */
     uint32_t sums[DTI_SUMS_KEPT];   /* these checksums */
     uint32_t first_bit;             /* several sockets: done chunks past `done`, in flight->bits */
@@ -275,7 +275,7 @@ typedef struct dti_io {
     bool (*random)(void *user, void *to, size_t bytes);
     /* An address for people, at most 63 characters. */
     void (*describe)(void *user, const uint8_t *address, uint32_t bytes, char text[64]);
-    /* The dialler of `link` has proved the key: NULL, or why it cannot be used. May be NULL. */
+    /* The dialler of `link` has proved the key. NULL, or why it is refused. May be NULL. */
     const char *(*accepts)(void *user, dti_link *link);
 } dti_io;
 
@@ -351,7 +351,8 @@ typedef struct dti_refusals {
     uint32_t said_count, held;        /* held: not said */
     uint64_t since;                   /* of the first that is counted, ns */
     char last[160];
-    /* Of those held: addresses that tried most, with at least how often (Misra and Gries 1982). */
+    /* Of the held ones: the addresses that tried most, with the least number of tries (Misra and
+     * Gries 1982). */
     struct {
         uint8_t source[DTI_SOURCE_BYTES];
         uint32_t count;

@@ -41,7 +41,7 @@ static void dti_engine_returned(dti_core *core, const dti_link *link) {
 
 /* ---- acknowledgements */
 
-/* Operations that waited for memory to copy what they have sent. */
+/* Operations that waited for memory to copy their sent data. */
 static void dti_engine_parting(dti_core *core) {
     for (uint32_t i = 0; i < core->flight_count && core->parting; i++)
         if (core->flights[i]->id && core->flights[i]->parting)
@@ -105,7 +105,7 @@ static void dti_engine_frame(dti_core *core, dti_link *link) {
         dti_engine_credit(core, link);
     else if (link->frame.type == DTI_FRAME_PING)
         link->pong_due = true;
-    else if (link->frame.type == DTI_FRAME_PONG) { /* what is lacking is asked for again */
+    else if (link->frame.type == DTI_FRAME_PONG) { /* asks again for the missing data */
         dti_engine_held(core, link);
         dti_engine_parting(core);
     }
@@ -257,7 +257,7 @@ static bool dti_early_has(const dti_core *core, const dti_flight *f, uint32_t pe
     return false;
 }
 
-/* What lies early says that its sender has posted; false when that is another operation. */
+/* Early data announces its sender's post; false: that is another operation. */
 static bool dti_early_announces(dti_core *core, dti_flight *f, uint32_t peer) {
     dti_peer *p = &core->peers[peer];
     for (uint32_t at = 0; at < p->early_bytes;) {
@@ -274,7 +274,7 @@ static bool dti_early_announces(dti_core *core, dti_flight *f, uint32_t peer) {
     return true;
 }
 
-/* Takes what lies at `at` of the peer's buffer into the operation; false = not yet. */
+/* Takes the early data at `at` of the peer's buffer into the operation; false = not yet. */
 static bool dti_early_take(dti_core *core, dti_flight *f, uint32_t peer, uint32_t at,
                            const dti_frame *fr) {
     uint32_t place = f->group->place_of[peer];
@@ -308,7 +308,7 @@ static void dti_engine_take_early_from(dti_core *core, dti_flight *f, uint32_t p
     }
 }
 
-/* First who has posted, for slots are assigned when all have; then the data. */
+/* First the posts, as slots are assigned when all have posted; then the data. */
 static void dti_engine_take_early(dti_core *core, dti_flight *f) {
     for (uint32_t place = 0; place < f->group->size; place++)
         if (f->peer_state[place] & DTI_PEER_INVOLVED &&

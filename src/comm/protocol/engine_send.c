@@ -151,7 +151,7 @@ static void dti_engine_post_due(dti_core *core, dti_link *link, const dti_flight
     *state = (uint8_t)((*state & ~DTI_PEER_DUE) | DTI_PEER_TOLD | DTI_PEER_ASKED);
 }
 
-/* What one operation has for this connection; true when a payload is attached. */
+/* Attaches the next payload of one operation to this connection; true when one is attached. */
 static bool dti_engine_fill_flight(dti_core *core, dti_link *link, dti_flight *f) {
     uint32_t place = f->group->place_of[link->peer];
     if (place == DTI_NOBODY || !(f->peer_state[place] & DTI_PEER_INVOLVED))
@@ -165,7 +165,7 @@ static bool dti_engine_fill_flight(dti_core *core, dti_link *link, dti_flight *f
         } else if (dti_engine_has_room(link) && dti_engine_send_step(core, link, f, place, i))
             return true;
     }
-    dti_engine_post_due(core, link, f, state); /* of a stream that found no room */
+    dti_engine_post_due(core, link, f, state); /* of a stream without room */
     return false;
 }
 
@@ -173,7 +173,7 @@ static void dti_engine_put_plain(dti_core *core, dti_link *link, dti_frame_type 
     dti_engine_put(core, link, &(dti_frame){.type = (uint8_t)type});
 }
 
-/* What a data connection sends next. */
+/* The next frame of a data connection. */
 static void dti_engine_fill(dti_core *core, dti_link *link) {
     dti_peer *p = &core->peers[link->peer];
     if (link->pong_due)

@@ -60,7 +60,7 @@ static void dti_core_suspect(dti_core *core, dt_result result, uint32_t culprit,
     core->suspect_deadline = core->now + DTI_SUSPECT_NS;
 }
 
-/* Nobody will say what the cause is. */
+/* No rank will report the cause. */
 static void dti_core_end_suspected(dti_core *core) {
     if (core->state == DTI_CORE_SUSPECT)
         dti_core_end(core, core->result, core->culprit, core->text);
@@ -95,7 +95,7 @@ static void dti_core_lost(dti_core *core, uint32_t peer, const char *why) {
                      dti_peer_text(core, peer, who), why, dti_core_pending_text(core, what));
 }
 
-/* Of what came on a connection; false, for the caller to return. */
+/* An error in received data on a connection; false, for the caller to return. */
 DTI_PRINTF(4, 5)
 static bool dti_core_link_failed(dti_core *core, dti_link *link, dt_result result,
                                  const char *format, ...) {
@@ -123,8 +123,8 @@ static void dti_put_end(dti_core *core, dti_link *link, dti_frame_type type) {
     dti_control_put(link, type, 0, body, 8 + bytes);
 }
 
-/* What a group ends by. What a wait says of itself (INVALID, TIMEOUT) is not: its caller would take
- * the handle for pending. */
+/* Whether a result is the cause of a group's end. A wait's own results (INVALID, TIMEOUT) are not,
+ * or its caller would regard the handle as pending. */
 static bool dti_core_is_cause(const dti_core *core, uint32_t result) {
     switch (result) {
     case DT_ERROR_REFUSED:
@@ -156,7 +156,7 @@ static const char *dti_member_ended(dti_core *core, const dti_link *link, const 
     return NULL;
 }
 
-/* ---- what an operation waits for */
+/* ---- the needs of an operation */
 
 static uint64_t dti_beat_ns(const dti_core *core) {
     return core->set.silence_ns / DTI_BEATS_PER_SILENCE;
@@ -168,8 +168,8 @@ static uint64_t dti_ask_ns(const dti_core *core) {
     return half ? DTI_MIN(beat, half) : beat;
 }
 
-/* Something is to come or to go, and nothing moves: asks whether the way is there. The answer does
- * not need the peer's application. */
+/* Data is due in either direction, and nothing moves: pings the peer. The answer does not need the
+ * peer's application. */
 static void dti_tick_owed(dti_core *core, uint32_t peer) {
     const dti_peer *p = &core->peers[peer];
     for (uint32_t k = 0; k < core->set.sockets; k++) {
@@ -198,7 +198,8 @@ static void dti_tick_ask(const dti_core *core, dti_flight *f, uint32_t place) {
         f->peer_state[place] |= DTI_PEER_DUE;
 }
 
-/* A rank that has not posted what others wait for: named, and an error only when asked for. */
+/* Reports a rank that has not posted an operation that others wait for. It is an error only with
+ * .op_timeout_ms. */
 static void dti_tick_late(dti_core *core, const dti_flight *f, uint32_t place) {
     dti_peer *p = &core->peers[f->group->ranks[place]];
     uint64_t waited = core->now - f->posted_at;

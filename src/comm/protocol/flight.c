@@ -89,7 +89,7 @@ static bool dti_flight_step_is_short(const dti_core *core, const dti_schedule_st
     return t->total == 1 && s->count * dti_flight_step_bytes(s) <= core->early_bytes;
 }
 
-/* The steps of each rank in a chain, and what is known of it at the start. */
+/* Links the steps of each rank, and sets their state at the start. */
 static void dti_flight_chain(const dti_core *core, dti_flight *f) {
     for (uint32_t r = 0; r < f->group->size; r++) {
         f->first_of[r] = DTI_NOBODY;
@@ -209,7 +209,7 @@ static bool dti_track_has(const dti_core *core, const dti_flight *f, const dti_t
     return f->bits[(t->first_bit + chunk) / 64] >> (t->first_bit + chunk) % 64 & 1;
 }
 
-/* ---- slots: assigned to one operation at a time, when all who send into them have posted it */
+/* ---- slots: assigned to one operation at a time, after all its senders have posted it */
 
 static bool dti_flight_slots_reserve(dti_core *core, const dti_flight *f) {
     if (core->old_pool && (!core->pool_user || core->pool_user->slots != core->old_pool)) {
@@ -324,7 +324,7 @@ static void dti_flight_step_compute(const dti_core *core, dti_flight *f, uint32_
              divisor);
 }
 
-/* How many chunks of a step its predecessors allow. */
+/* The number of chunks of a step that its predecessors allow. */
 static uint32_t dti_flight_step_limit(const dti_flight *f, const dti_schedule_step *s,
                                       uint32_t total) {
     uint32_t limit = total;
@@ -344,7 +344,7 @@ static uint32_t dti_flight_step_limit(const dti_flight *f, const dti_schedule_st
     return limit;
 }
 
-/* What may come in: everything, or what there is room for. */
+/* Permits incoming data: everything, or as much as there is room for. */
 static uint32_t dti_flight_recv_limit(const dti_core *core, const dti_flight *f, uint32_t step) {
     const dti_schedule_step *s = &f->schedule.steps[step];
     const dti_track *t = &f->tracks[step];
@@ -473,8 +473,8 @@ static bool dti_flight_copy_all(dti_core *core, dti_flight *f) {
     return true;
 }
 
-/* Copies what the operation has sent and its peers may not have. False: there is no room for it
- * before more is acknowledged, which is asked for. */
+/* Copies sent data that peers may lack. False: it needs room, which more acknowledgements will
+ * free; they are asked for. */
 static bool dti_flight_part(dti_core *core, dti_flight *f) {
     if (f->unacknowledged && !dti_flight_copy_all(core, f))
         dti_flight_ask(core);
@@ -501,7 +501,7 @@ static void dti_flight_finish(dti_core *core, dti_flight *f, dt_result result) {
         f->group->history[f->post.sequence % DTI_HISTORY] = f->post;
 }
 
-/* Does what can be done now. */
+/* Does all work that is ready. */
 static void dti_flight_advance(dti_core *core, dti_flight *f) {
     if (f->finished)
         return;

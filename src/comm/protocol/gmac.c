@@ -21,7 +21,7 @@ static bool dti_gmac_open(dti_seal *seal, const uint8_t key[32]) {
     return false;
 }
 
-/* Of the frame with this number: begin, add the body in parts, end. */
+/* GMAC of the frame with this number: begin, add the body in parts, end. */
 static bool dti_gmac_begin(dti_seal *seal, uint64_t frame) {
     uint8_t nonce[12] = {0};
     dti_put64(nonce + 4, frame);

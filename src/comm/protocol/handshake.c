@@ -46,7 +46,7 @@
 #define DTI_PROOF_SUM_AT 36
 #define DTI_REFUSAL_TEXT 240
 
-/* What a core is given, and what handshakes need of it. */
+/* A core's settings, and the data that handshakes need. */
 static void dti_core_with(dti_core *core, const dti_settings *set, const dti_io *io, void *io_user,
                           const dti_core_up *up) {
     uint8_t auth[32];
@@ -104,7 +104,7 @@ static bool dti_link_refuse(dti_core *core, dti_link *link, const char *text) {
     return false;
 }
 
-/* Refusals by who has nothing to do with this run: the address is another one's. */
+/* Refusals by a process of another run: the address is another one's. */
 static const char dti_other_version[] =
     "the versions of the protocol differ: use one dtrain on all ranks";
 static const char dti_other_job[] = "the ranks are of different jobs";
@@ -134,7 +134,7 @@ static const char *dti_handshake_damage(bool hello, const uint8_t *at) {
     return sum ? dti_changed_hello : dti_other_version; /* those before 3 had zeros there */
 }
 
-/* What both sides check in the other's hello; whose it is comes first. NULL = right. */
+/* Both sides check the other's hello; first whose it is. NULL = right. */
 static const char *dti_hello_check(const dti_core *core, const dti_link *link, const uint8_t *h) {
     uint32_t rank = dti_get32(h + 8);
     if (h[4] > DTI_WIRE_VERSION || h[5] < DTI_WIRE_VERSION)
@@ -192,7 +192,7 @@ static void dti_link_prove(const dti_core *core, dti_link *link) {
     dti_link_put(link, proof, sizeof proof);
 }
 
-/* False: no memory for what OpenSSL needs. */
+/* False: no memory for OpenSSL. */
 static bool dti_link_keys(const dti_core *core, dti_link *link) {
     static const char *const names[2] = {"dtrain1 to server", "dtrain1 to client"};
     static const char *const mac_names[2] = {"dtrain1 mac to server", "dtrain1 mac to client"};
@@ -264,7 +264,7 @@ static bool dti_handshake_refusal(dti_core *core, dti_link *link, const uint8_t 
     if (have < 8 || have < 8 + bytes)
         return false;
     char text[DTI_REFUSAL_TEXT + 1];
-    for (uint32_t i = 0; i < bytes; i++) /* from who has proved nothing */
+    for (uint32_t i = 0; i < bytes; i++) /* from a peer without a proof */
         text[i] = at[8 + i] >= 32 && at[8 + i] < 127 ? (char)at[8 + i] : '?';
     text[bytes] = 0;
     link->state = DTI_LINK_REFUSED;

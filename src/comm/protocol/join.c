@@ -20,7 +20,7 @@ static uint32_t dti_member_local(const dti_core *core) {
     return blocks ? local : 1;
 }
 
-/* Coordinator: what a member knows must be the same, or nothing is known. */
+/* Coordinator: checks what a member knows. Unless all agree, nothing counts as known. */
 static void dti_member_check_local(dti_core *core, uint32_t peer, uint32_t rank, uint32_t size) {
     if (core->local == 1 || (size == core->local && rank == peer % core->local))
         return;
@@ -108,7 +108,7 @@ static void dti_core_link_costs(dti_core *core, const dt_comm_link *network,
                               .early_bytes = core->early_bytes};
 }
 
-/* All are there; what has come in early is looked at. */
+/* All have joined; handles early data. */
 static void dti_member_all_joined(dti_core *core) {
     core->state = DTI_CORE_OPEN;
     if (core->set.link_source == DTI_LINK_GIVEN)
@@ -192,8 +192,8 @@ static const char *dti_member_roster(dti_core *core, dti_link *link, const uint8
 
 /* ---- missing ranks */
 
-/* Coordinator: who is missing, and why, where that is known. What does not fit of the ranks is cut:
- * the reason is what helps. */
+/* Coordinator: the missing ranks and the reason, if known. A list that does not fit is cut, as the
+ * reason helps most. */
 static void dti_missing_list(const dti_core *core, char *list, size_t size) {
     const char *why = core->starved ? "; this process has no file descriptor left for connections: "
                                       "raise the limit (ulimit -n)"

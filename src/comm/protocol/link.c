@@ -14,7 +14,7 @@ static void dti_link_put(dti_link *link, const void *bytes, size_t count) {
     link->tx_to += (uint32_t)count;
 }
 
-/* Has the peer say what has come, as soon as it can. */
+/* Makes the peer report received frames as soon as it can. */
 static void dti_link_ask(dti_link *link) {
     if (!link || link->state != DTI_LINK_OPEN || link->pinged || link->ping_due)
         return;
@@ -22,14 +22,14 @@ static void dti_link_ask(dti_link *link) {
     link->moved = link->core->now; /* its time to go begins */
 }
 
-/* What stands between a header and its body. */
+/* Writes the MAC between a header and its body. */
 static uint32_t dti_link_mac_bytes(const dti_seal *seal, const dti_frame *frame) {
     return seal->gmac && frame->length && dti_frame_is_payload(frame->type) ? DTI_MAC_BYTES : 0;
 }
 
-/* Of the payload that is attached; its header was the last that was sealed. */
+/* The MAC of the attached payload; its header was sealed last. */
 static void dti_link_put_mac(dti_link *link) {
-    uint8_t mac[DTI_MAC_BYTES] = {0}; /* what OpenSSL cannot compute is refused by the receiver */
+    uint8_t mac[DTI_MAC_BYTES] = {0}; /* if OpenSSL fails, the receiver refuses the frame */
     dti_seal *seal = &link->seal_out;
     if (dti_gmac_begin(seal, seal->frames - 1) && dti_gmac_add(seal, link->data, link->data_left))
         dti_gmac_end(seal, mac);
@@ -93,7 +93,7 @@ static bool dti_core_data_frozen(const dti_core *core, const dti_link *link) {
            (core->state == DTI_CORE_SUSPECT || core->state == DTI_CORE_ENDED);
 }
 
-/* What is attached, in up to two pieces; 0 = nothing. */
+/* The attached data, in up to two pieces; 0 = nothing. */
 static int dti_link_attached(dti_link *link, dti_socket_part out[2]) {
     int count = 0;
     if (link->tx_to > link->tx_from)
@@ -116,7 +116,7 @@ static int dti_link_output(dti_core *core, dti_link *link, dti_socket_part out[2
     return dti_link_attached(link, out);
 }
 
-/* Nothing is left to go out, for good. */
+/* Nothing is left to send, ever. */
 static void dti_link_drained(dti_core *core, dti_link *link) {
     const dti_backlog *b = link->back;
     bool over =
@@ -135,7 +135,7 @@ static bool dti_link_may_lend(const dti_link *link) {
     return link->loans_to - link->loans_from < DTI_LOANS_MAX;
 }
 
-/* The attached payload, of which nothing has gone, makes room for the next one. */
+/* Drops the attached payload, of which nothing was sent, for the next one. */
 static void dti_link_lend(dti_link *link, uint32_t mark) {
     link->loans[link->loans_to++ % DTI_LOANS_MAX] = (dti_link_loan){
         link->tx_flight, link->tx_step, link->tx_chunk, (uint32_t)link->data_left, mark};
@@ -152,7 +152,7 @@ static const dti_link_loan *dti_link_loan_oldest(const dti_link *link) {
                                               : &link->loans[link->loans_from % DTI_LOANS_MAX];
 }
 
-/* The attached payload has gone to the end. */
+/* The attached payload was sent completely. */
 static void dti_link_payload_out(dti_core *core, dti_link *link) {
     const dti_link_loan *before = &link->loans[(link->loans_to - 1) % DTI_LOANS_MAX];
     link->more = false;
@@ -219,7 +219,7 @@ static int dti_link_input(dti_core *core, dti_link *link, dti_socket_part in[2])
     return count;
 }
 
-/* A payload's header was right: its body follows. `mac`: what came between, if anything does. */
+/* A payload's header was right: its body follows. `mac`: the bytes in between, if any. */
 static void dti_link_body_begin(dti_link *link, const uint8_t *mac) {
     link->body_left = link->frame.length;
     link->body_crc = 0;
@@ -357,7 +357,8 @@ static bool dti_link_parse(dti_core *core, dti_link *link) {
         return core->up->failed(core, link, DT_ERROR_CORRUPT, "received %s", wrong);
     link->begun = 0;
     if (f->epoch !=
-        core->epoch) /* dropped; data cannot be, and has connections of its epoch's own */
+        core->epoch) /* dropped; not possible for data, which has its own connections for each
+                        epoch */
         return !dti_frame_is_payload(f->type);
     return dti_link_frame(core, link, body);
 }
@@ -369,7 +370,7 @@ static void dti_link_rx_shift(dti_link *link) {
     link->rx_from = 0;
 }
 
-/* Takes what lies in rx, as far as it goes. */
+/* Takes the frames in rx, as far as they are complete. */
 static void dti_link_digest(dti_core *core, dti_link *link) {
     for (;;) {
         if (dti_core_data_frozen(core, link))
@@ -395,7 +396,7 @@ static void dti_link_digest(dti_core *core, dti_link *link) {
         dti_link_rx_shift(link);
 }
 
-/* `bytes` have been read into what dti_link_input gave. */
+/* `bytes` have been read to the place that dti_link_input gave. */
 static void dti_link_received(dti_core *core, dti_link *link, size_t bytes) {
     core->bytes_received += bytes;
     link->heard = core->now;

@@ -4,10 +4,12 @@
  *
  * failure.c decides on failures; join.c has the join. */
 
-#define DTI_PAUSE_NS 1000000000u /* woken so late, we were stopped ourselves: nobody else is late */
+#define DTI_PAUSE_NS                                                                               \
+    1000000000u /* woken so late, this process was stopped itself: no other rank is
+                                    late */
 #define DTI_LEAVE_NS 2000000000u
 
-/* ---- what an operation waits for */
+/* ---- the needs of an operation */
 
 /* Whether something is still to come from the peer, or to go to it. */
 static bool dti_flight_needs(const dti_core *core, const dti_flight *f, uint32_t peer) {
@@ -26,7 +28,7 @@ static bool dti_flight_needs(const dti_core *core, const dti_flight *f, uint32_t
     return false;
 }
 
-/* All that a peer that has left has said has come, and an operation still needs it. */
+/* All frames of a peer that left have been received, and an operation still needs it. */
 static void dti_member_check_left(dti_core *core, uint32_t peer) {
     const dti_peer *p = &core->peers[peer];
     for (uint32_t k = 0; k < core->set.sockets; k++)
@@ -67,7 +69,7 @@ static bool dti_member_fill_kept(dti_core *core, dti_link *link) {
     return true;
 }
 
-/* A heartbeat also says what has come. */
+/* A heartbeat also acknowledges received frames. */
 static void dti_member_fill(dti_core *core, dti_link *link) {
     if (dti_member_fill_kept(core, link) ||
         (core->now - link->spoke < dti_beat_ns(core) && link->back->told == link->back->received))
@@ -229,7 +231,7 @@ static bool dti_core_is_gone(const dti_core *core) {
 
 /* ---- time */
 
-/* After a damaged length a rank waits for bytes that never come. It takes the peer's heartbeats for
+/* After a damaged length a rank waits for bytes that never come, and the peer's heartbeats look like
  * them. */
 static void dti_tick_whole(dti_core *core, dti_link *link) {
     if (link->begun && link->heard >= link->begun + core->set.silence_ns)

@@ -41,7 +41,7 @@ static void dti_refusals_count(dti_refusals *r, const uint8_t *source) {
     r->from[at].count++;
 }
 
-/* Of a warning that who has proved nothing can cause. source: where from; NULL: from nowhere. */
+/* A warning that an unauthenticated peer can cause. source: its address; NULL: not known. */
 DTI_PRINTF(3, 4)
 static void dti_core_note_refusal(dti_core *core, const uint8_t *source, const char *format, ...) {
     dti_refusals *r = &core->refusals;
@@ -59,7 +59,7 @@ static void dti_core_note_refusal(dti_core *core, const uint8_t *source, const c
         dti_refusals_count(r, source);
 }
 
-/* Of a listener; why: the system's text. */
+/* A listener's error; why: the system's text. */
 static void dti_core_note_no_descriptor(dti_core *core, const char *why) {
     dti_core_note_refusal(
         core, NULL,

@@ -32,7 +32,7 @@ typedef struct dti_tls_calls {
 #define DTI_TLS_TEXT 160
 #define DTI_TLS_READ_MAX (1u << 20) /* from one connection before the others have a turn */
 
-/* What all connections of a comm share. */
+/* The shared part of all connections of a comm. */
 typedef struct dti_tls {
     dti_base *base;
     SSL_CTX *context;
@@ -108,12 +108,12 @@ static bool dti_tls_make_psk(dti_tls *tls, const uint8_t key[32]) {
 
 /* ---- certificates */
 
-/* Of an encrypted private key: OpenSSL would ask at the terminal. */
+/* For an encrypted private key: OpenSSL would ask at the terminal. */
 static int dti_tls_no_password(char *text, int size, int writing, void *user) {
     return -1;
 }
 
-/* OpenSSL would wait for ever for who writes to a FIFO. */
+/* OpenSSL would wait for ever for a FIFO's writer. */
 static dt_result dti_tls_check_file(dti_base *base, const char *what, const char *path) {
     int stream;
     uint64_t size;
@@ -194,7 +194,7 @@ static void dti_tls_close(dti_tls_conn *c) {
     *c = (dti_tls_conn){0};
 }
 
-/* Of socket `fd`. False: OpenSSL has no memory. */
+/* Opens TLS on socket `fd`. False: OpenSSL has no memory. */
 static bool dti_tls_open(dti_tls *tls, dti_tls_conn *c, dti_link *link, const dti_tls_calls *wire,
                          int fd, bool *blocked) {
     BIO *inner = NULL;
@@ -217,8 +217,8 @@ static bool dti_tls_open(dti_tls *tls, dti_tls_conn *c, dti_link *link, const dt
     return false;
 }
 
-/* What a failure means, where OpenSSL's reason does not say it; else NULL. The result of verifying
- * counts only where verification failed: without certificates it is an error, too. */
+/* The meaning of a failure, if OpenSSL's reason does not give it; else NULL. The result of
+ * verifying counts only if verification failed: without certificates it is an error too. */
 static const char *dti_tls_meaning(const dti_tls_conn *c, int reason) {
     static const char changed[] = "bytes changed in transit";
     const dti_tls *tls = SSL_get_app_data(c->ssl);
@@ -247,7 +247,7 @@ static bool dti_tls_is_final(int reason) {
             alert != SSL_AD_ILLEGAL_PARAMETER);
 }
 
-/* What OpenSSL says of a call that gave `returned`: 0 = it wants more bytes, -1 = it is over. */
+/* OpenSSL's result of a call that returned `returned`: 0 = it needs more bytes, -1 = it failed. */
 static int dti_tls_verdict(dti_tls_conn *c, int returned, char *why, size_t size) {
     int error = SSL_get_error(c->ssl, returned);
     if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE)
@@ -264,8 +264,8 @@ static int dti_tls_verdict(dti_tls_conn *c, int returned, char *why, size_t size
     return -1;
 }
 
-/* 1 = done, with what binds to this channel in `binding`; 0 = more bytes are needed; -1 = failed,
- * and why. */
+/* 1 = done, with the channel's binding in `binding`; 0 = more bytes are needed; -1 = failed, with
+ * `why`. */
 static int dti_tls_handshake(dti_tls_conn *c, uint8_t binding[32], char *why, size_t size) {
     static const char label[] = "EXPORTER-dtrain1";
     ERR_clear_error();
@@ -291,7 +291,8 @@ static size_t dti_tls_output(dti_tls_conn *c, const uint8_t **data) {
     return bytes > 0 ? (size_t)bytes : 0;
 }
 
-/* How many of the bytes were taken: 0 = the buffer must drain first; -1 = the connection failed. */
+/* Returns the number of bytes taken: 0 = the buffer must drain first; -1 = the connection
+ * failed. */
 static long dti_tls_encrypt(dti_tls_conn *c, const uint8_t *data, size_t bytes) {
     size_t taken = 0;
     if (BIO_ctrl_get_write_guarantee(SSL_get_wbio(c->ssl)) < DTI_TLS_RECORD_ROOM)
@@ -308,7 +309,7 @@ static long dti_tls_encrypt(dti_tls_conn *c, const uint8_t *data, size_t bytes) 
 
 /* ---- the bytes of a connection; a callback of the wire may close it: then there is no ssl */
 
-/* What the link has to send, as far as the buffer takes it. */
+/* The link's outgoing data, as far as the buffer takes it. */
 static bool dti_tls_encrypt_all(dti_tls_conn *c) {
     dti_link *link = c->link;
     dti_socket_part out[2];
@@ -352,7 +353,7 @@ static bool dti_tls_write(dti_tls_conn *c) {
     return some;
 }
 
-/* The handshake's next step, with what has come. */
+/* The handshake's next step, with the received data. */
 static void dti_tls_greet(dti_tls_conn *c) {
     char why[DTI_TLS_TEXT];
     const int done = dti_tls_handshake(c, c->link->binding, why, sizeof why);

@@ -50,8 +50,8 @@ typedef struct dti_shm { /* our side */
     uint32_t side, written, taken;
     uint32_t first[2]; /* the position at the first byte of our ring, and of the other's */
     uint32_t look;     /* when to look whether our ring can begin again */
-    uint32_t told;     /* of `taken`, what the other side knows */
-    uint32_t freed;    /* what it had taken when we last looked, which we do when we lack room */
+    uint32_t told;     /* of `taken`, the part that the other side knows */
+    uint32_t freed;    /* the other's position when we last looked, which we do when we lack room */
 } dti_shm;
 
 _Static_assert(sizeof(dti_shm_way) == 128 && sizeof(dti_shm_side) == 192, "so is this");
@@ -80,7 +80,7 @@ static uint8_t *dti_shm_ring(const dti_shm *m, uint32_t side) {
     return (uint8_t *)(m->head + 1) + (size_t)side * DTI_SHM_RING;
 }
 
-/* Bytes that may be written, or are there to be taken; -1: what the other side says cannot be. */
+/* Bytes that may be written, or taken; -1: the other side's position is invalid. */
 static int64_t dti_shm_room(dti_shm *m) {
     const uint32_t freed = atomic_load(&dti_shm_out(m)->taken), used = m->written - freed;
     if (used > DTI_SHM_RING)
@@ -125,7 +125,7 @@ static void dti_shm_copy(uint8_t *ring, uint32_t at, uint8_t *data, size_t bytes
         memcpy(in ? ring : data + first, in ? data + first : ring, bytes - first);
 }
 
-/* How many bytes were written, at most those of all parts; -1 as above. */
+/* The number of bytes written, at most those of all parts; -1 as above. */
 static int64_t dti_shm_write(dti_shm *m, const dti_socket_part *parts, int count) {
     dti_shm_rewind(m);
     const int64_t room = dti_shm_room_for(m, dti_parts_bytes(parts, count));
@@ -210,7 +210,7 @@ static bool dti_shm_is_ended(const dti_shm *m) {
     return atomic_load(&dti_shm_in(m)->ended) != 0;
 }
 
-/* Before a sleep: what to ring for; 0 afterwards. */
+/* Before a sleep: the events to ring for; 0 afterwards. */
 static void dti_shm_sleep(const dti_shm *m, uint32_t what) {
     atomic_store(&m->head->side[m->side].sleeps, what);
 }

@@ -27,7 +27,7 @@ static void dti_single_fold(const dt_comm *comm, const dt_comm_op *op) {
 
 static void dti_single_do(const dt_comm *comm, const dt_comm_op *op) {
     uint64_t bytes = dti_coll_out_bytes(op, 0, 1);
-    if (!bytes) /* of broadcast, in at the root is all there is */
+    if (!bytes) /* of broadcast, only in at the root */
         return;
     if (dti_kind_reduces(op->kind))
         dti_single_fold(comm, op);

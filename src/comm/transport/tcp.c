@@ -9,7 +9,7 @@
 
 /* ---- the application's calls */
 
-/* What the library noticed meanwhile, to the logger; without the lock. */
+/* Passes the library's notes to the logger, without the lock. */
 static void dti_tcp_drain_notes(dti_tcp *t) {
     for (;;) {
         char text[DTI_NOTE_BYTES];
@@ -38,7 +38,7 @@ static dti_flight *dti_tcp_flight(dti_tcp *t, uint64_t id) {
     return NULL;
 }
 
-/* The thread looks after what is still under way when nobody waits. */
+/* The thread services operations in flight while nobody waits. */
 static void dti_tcp_hand_over(dti_tcp *t) {
     if (t->core.unfinished && !t->thread_reads)
         dti_wake_write(t->wake);

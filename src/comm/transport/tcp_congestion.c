@@ -11,8 +11,8 @@
 #define DTI_FLOW_FACTOR 3u        /* slow: TCP's rate within bursts, relative to the reached one */
 #define DTI_FLOW_BUSY_US 20000u   /* of a look, at least: the system counts in ticks */
 
-/* On a socket, before its connection if that is ours to make. dti_congestion_try has found what
- * cannot be set. */
+/* Sets it on a socket, before we connect it. dti_congestion_try has reported a name that cannot be
+ * set. */
 static void dti_congestion_set(const dti_tcp *t, int fd) {
     if (t->desc.congestion[0])
         dti_socket_congestion(fd, t->desc.congestion);
@@ -46,7 +46,7 @@ static dt_result dti_congestion_try(dti_base *base, const char *name) {
                     allowed[0] ? allowed : "(the system does not list them)");
 }
 
-/* What they accept has it from the first packet on. */
+/* Accepted sockets have it from the first packet on. */
 static void dti_congestion_listeners(const dti_tcp *t) {
     for (int i = 0; i < t->rendezvous.own.count; i++)
         dti_congestion_set(t, t->rendezvous.listeners[i]);
@@ -58,7 +58,7 @@ static bool dti_congestion_is_bbr(int fd) {
     return dti_socket_flow_of(fd, &flow) && !strncmp(flow.congestion, "bbr", 3);
 }
 
-/* What all data connections have done since they are there; false: none of them has bbr. */
+/* The sums of all data connections since they were made; false: none of them has bbr. */
 static bool dti_flow_sum(const dti_tcp *t, dti_socket_flow *sum) {
     uint32_t count = 0;
     memset(sum, 0, sizeof *sum);

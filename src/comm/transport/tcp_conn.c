@@ -129,8 +129,8 @@ static const dti_io dti_tcp_io = {dti_tcp_dial,   dti_tcp_shut,     dti_tcp_forg
 
 /* ---- connecting */
 
-/* Connections that the core has asked for; apart from the asking, so that a failure does not come
- * back into what asked. */
+/* Makes the connections that the core asked for, outside of its call. So a failure does not return
+ * into that call. */
 static void dti_tcp_try_all(dti_tcp *t) {
     if (t->to_try && t->thread_made)
         dti_wake_write(
@@ -230,7 +230,7 @@ static void dti_conn_failed(dti_tcp *t, dti_tcp_conn *c, int error) {
         dti_conn_ended(t, c);
 }
 
-/* Of this host: the memory goes along with the PROOF. */
+/* On one host: the memory is passed along with the PROOF. */
 static int64_t dti_conn_send(dti_tcp_conn *c, const dti_socket_part *parts, int count) {
     const bool passes = c->memory >= 0 && c->link->state == DTI_LINK_PROOF;
     if (!passes || !c->link->dialled)
@@ -355,7 +355,8 @@ static void dti_conn_ready(dti_tcp *t, dti_tcp_conn *c, int events) {
 /* Everything that has something to send and can. From the end: an ended one is replaced by the
  * last. */
 static void dti_tcp_flush(dti_tcp *t) {
-    /* What has gone may be what another one waits for: the next chunk is the next socket's. */
+    /* A finished send may be what another connection waits for: the next chunk is the next
+     * socket's. */
     for (bool some = true; some;) {
         some = false;
         for (uint32_t i = t->active_count; i-- > 0;)

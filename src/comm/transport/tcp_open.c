@@ -27,7 +27,7 @@ static void dti_tcp_waits_for(dt_comm *comm, uint64_t id, char *text, size_t siz
     dti_mutex_unlock(&t->lock);
 }
 
-/* What choice goes by, for who asks without posting. */
+/* The facts for choosing algorithms, for callers that do not post. */
 static void dti_tcp_know_hosts(dt_comm *comm, const dti_tcp_group *g) {
     comm->local = g->group->local;
     comm->each = g->group->each;
@@ -199,7 +199,7 @@ static dt_result dti_tcp_pipe(dti_tcp *t) {
     return DT_OK;
 }
 
-/* Drives the core on the application's thread until all ranks are there. */
+/* Drives the core on the application's thread until all ranks have joined. */
 static dt_result dti_tcp_join(dti_tcp *t) {
     dti_mutex_lock(&t->lock);
     dti_tcp_try_all(t);

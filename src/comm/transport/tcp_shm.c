@@ -77,7 +77,7 @@ static void dti_conn_borrows(const dti_tcp *t, dti_tcp_conn *c) {
     c->noted = c->read = 0;
 }
 
-/* What the other side has said. */
+/* The other side's findings. */
 static void dti_conn_heard(dti_tcp *t, dti_tcp_conn *c) {
     c->lends = atomic_load(&c->shm.head->side[1 - c->shm.side].reads) != 0;
     dti_shm_add_processors(&c->shm, &t->host_processors);
@@ -140,7 +140,7 @@ static bool dti_conn_needs_shared(dti_tcp *t, dti_link *link, const char *why) {
 /* The dialler has proved the key: its memory is mapped. */
 static const char *dti_conn_accepts(void *user, dti_link *link) {
     dti_tcp_conn *c = link->conn;
-    if (!c->local) /* its hello says who it is, which the proof covers */
+    if (!c->local) /* its hello has its rank, which the proof covers */
         return dti_tcp_needs_shared(user, link, dti_get32(link->hello_in + 8),
                                     "it connected by TCP")
                    ? "this rank requires shared memory with ranks of its host"
@@ -192,7 +192,8 @@ static bool dti_conn_is_shared(dti_tcp *t, dti_tcp_conn *c) {
 
 static void dti_conn_ring(const dti_tcp_conn *c, uint32_t what) {
     uint8_t byte = 0;
-    if (dti_shm_must_ring(&c->shm, what)) /* it may have gone: its end is seen elsewhere */
+    if (dti_shm_must_ring(&c->shm, what)) /* the other side may have gone: its end is seen
+                                             elsewhere */
         dti_socket_send(c->fd, &(dti_socket_part){&byte, 1}, 1, false);
 }
 
@@ -210,7 +211,7 @@ static bool dti_conn_note_is_due(const dti_tcp_conn *c) {
     return c->lends && c->link->data_left >= DTI_SHM_LEND && c->noted != c->link->tx_number + 1;
 }
 
-/* Whether what goes out next can go; also if a position there is wrong. */
+/* Whether the next bytes can be sent; also if a position there is wrong. */
 static bool dti_conn_may_write(dti_tcp_conn *c) {
     const dti_link *link = c->link;
     const int64_t room = dti_shm_room(&c->shm), head = link->tx_to - link->tx_from;
@@ -236,7 +237,7 @@ static int64_t dti_conn_write_note(dti_tcp *t, dti_tcp_conn *c) {
     const bool loan = !t->crowded && dti_local_is_plain(link->data, link->data_left);
     uint64_t note = loan ? (uint64_t)(uintptr_t)link->data : 0;
     const dti_socket_part parts[2] = {{link->tx + link->tx_from, head}, {&note, sizeof note}};
-    if (t->thread_reads) /* before it can be taken: nobody of this process looks */
+    if (t->thread_reads) /* before it can be taken: no thread of this process looks */
         dti_shm_sleep_also(&c->shm, DTI_SHM_FOR_ROOM);
     dti_shm_write(&c->shm, parts, 2);
     c->noted = link->tx_number + 1;
@@ -301,7 +302,7 @@ static size_t dti_conn_borrow(dti_tcp *t, dti_tcp_conn *c) {
     return take;
 }
 
-/* ---- what goes and comes */
+/* ---- sending and receiving */
 
 /* True when something went. */
 static bool dti_conn_write_shared(dti_tcp *t, dti_tcp_conn *c) {
@@ -345,7 +346,8 @@ static void dti_conn_read_shared(dti_tcp *t, dti_tcp_conn *c) {
                     return;
                 total += took;
                 if (c->fd >= 0 && !c->link->in_body)
-                    break; /* what it makes possible goes first: the other side may wait for it */
+                    break; /* data that it makes possible goes first: the other side may wait for
+                              it */
                 continue;
             }
         }

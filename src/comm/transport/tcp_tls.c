@@ -6,7 +6,7 @@
 
 #define DTI_TLS_TRIES 3u /* a key that differs does so each time, a bit that changed does not */
 
-/* Over for the link; what OpenSSL wrote last, an alert, still goes out. */
+/* The link has ended; OpenSSL's last bytes, an alert, are still sent. */
 static void dti_conn_tls_failed(dti_link *link, const char *why) {
     dti_tcp_conn *c = link->conn;
     dti_core *core = link->core;

@@ -6,10 +6,10 @@
 #define DTI_WAIT_SPIN_NS 1000000 /* without a byte; to be woken can cost more than many looks */
 #define DTI_LOOKS_UNTIL_YIELD 64 /* at memory, where each rank has a processor */
 #define DTI_LOOKS_UNTIL_CLOCK 8  /* then, too: a look takes no longer than the clock */
-#define DTI_SLEEP_MS_MAX 1000    /* though what matters ends a sleep */
-#define DTI_GLANCE_ALL_NS 500000 /* so often those that nothing is awaited from have a look, too */
+#define DTI_SLEEP_MS_MAX 1000    /* though relevant events end a sleep */
+#define DTI_GLANCE_ALL_NS 500000 /* this often, sockets without expected data are polled too */
 
-/* ---- what is looked at */
+/* ---- the sockets to poll */
 
 typedef enum dti_tcp_who { DTI_TCP_APP, DTI_TCP_THREAD } dti_tcp_who;
 
@@ -17,8 +17,7 @@ static bool dti_conn_is_data(const dti_tcp_conn *c) {
     return c->link->state == DTI_LINK_OPEN && c->link->channel == DTI_CHANNEL_DATA;
 }
 
-/* What `who` looks at: the application at data, the thread at all else, and at data when it has
- * to. */
+/* The sockets that `who` polls: the application data, the thread all others, and data if needed. */
 static size_t dti_tcp_poll_set(dti_tcp *t, dti_tcp_who who, bool data, bool control) {
     struct pollfd *polls = t->polls[who];
     size_t count = 0;
@@ -32,7 +31,7 @@ static size_t dti_tcp_poll_set(dti_tcp *t, dti_tcp_who who, bool data, bool cont
         int events = dti_link_has_room(c->link) || c->shared ? POLLIN : 0;
         if (c->connecting || (c->blocked && !c->shared))
             events |= POLLOUT;
-        if (c->gone) /* what it has left is still to be taken */
+        if (c->gone) /* the rest of it must still be taken */
             events = 0;
         t->polled[who][count] = c->link;
         polls[count++] = (struct pollfd){.fd = c->fd, .events = (short)events};
@@ -93,8 +92,8 @@ static void dti_tcp_round(dti_tcp *t, size_t count) {
     dti_tcp_poll_done(t, DTI_TCP_THREAD, count);
     dti_tcp_accept_ready(t, extra + 1);
     dti_tcp_tick(t);
-    /* What this thread has moved changes what the application's poll is to wait for; and a bell
-     * that it has heard may have been the application's, whose poll does not see it any more. */
+    /* This thread's work changes the events that the application's poll waits for. Also, it may
+     * have taken a ring that was for the application, whose poll does not see it any more. */
     if (t->sleeping && (moved != t->core.bytes_sent + t->core.bytes_received ||
                         t->events_seen != t->core.events || !dti_tcp_shared_sleep(t)))
         dti_wake_write(t->nudge);
@@ -171,7 +170,7 @@ static void dti_conn_glance(dti_tcp *t, dti_tcp_conn *c) {
         dti_conn_ready(t, c, POLLIN | (c->blocked ? POLLOUT : 0));
 }
 
-/* Whether an operation waits for what could come there, or this rank has asked for a word. */
+/* Whether an operation waits for data on it, or this rank asked for an answer. */
 static bool dti_conn_is_awaited(const dti_tcp *t, const dti_tcp_conn *c) {
     const dti_core *core = &t->core;
     const uint32_t peer = c->link->peer;

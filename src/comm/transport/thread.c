@@ -8,7 +8,7 @@
 
 /* Waking a sleeping thread costs 5 to 50 us. */
 #define DTI_THREAD_SPIN_NS 10000
-/* What dt_comm_test does at most, so that it does not block. */
+/* The most work of dt_comm_test, so that it does not block. */
 #define DTI_TEST_JOBS 4
 #define DTI_THREADS_MAX 1024
 
@@ -41,7 +41,7 @@ static void dti_slot_mismatch(dti_hub *hub, const dti_team *team, const dti_slot
                 dti_slot_place(team, slot, place));
 }
 
-/* What follows from this rank's post. */
+/* The consequences of this rank's post. */
 static void dti_slot_posted(dti_hub *hub, const dti_team *team, dti_slot *slot,
                             const dt_comm_op *op, uint32_t rank) {
     uint32_t missing = dti_team_missing(team, slot);
@@ -83,7 +83,7 @@ static dti_hub *dti_hub_enter(const dt_comm *comm) {
     return hub;
 }
 
-/* Unlocks it; a failure and what the hub has said of it become this rank's. */
+/* Unlocks it. The hub's failure and its text become this rank's. */
 static dt_result dti_hub_leave(dt_comm *comm, dti_hub *hub, dt_result result) {
     char error[sizeof hub->base.error];
     const dt_result cause = hub->result;
@@ -119,7 +119,7 @@ static void dti_inproc_help(dt_comm *comm, dti_slot *slot, uint64_t most, uint64
         dti_cond_broadcast(&slot->changed);
 }
 
-/* Watches the phase for a moment, without the lock; then sleeps. The slot cannot be freed: this
+/* Watches the phase for a moment, without the lock; then sleeps. The slot is not freed, as this
  * rank has not ended its post. */
 static void dti_inproc_pause(dt_comm *comm, dti_slot *slot, bool *spun, uint64_t deadline) {
     dti_hub *hub = ((dti_seat *)comm->state)->hub;
@@ -311,7 +311,7 @@ static void dti_team_leave(const dt_comm *comm, dti_hub *hub, dti_team *team) {
 
 static void dti_hub_free(dti_hub *hub) {
     dti_mutex_destroy(&hub->lock);
-    dti_base base = hub->base; /* which is in what is freed */
+    dti_base base = hub->base; /* which is part of the freed memory */
     dti_free(&base, hub);
 }
 

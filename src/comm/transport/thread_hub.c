@@ -28,7 +28,7 @@ typedef struct dti_post {
 typedef struct dti_slot {
     uint64_t use;      /* how often it has been taken: the upper part of ids */
     uint64_t sequence; /* of the team's collectives, or of this pair's sends */
-    dt_comm_op op;     /* of the first who posted; its buffers are not looked at */
+    dt_comm_op op;     /* of the first rank that posted; its buffers are not used */
     uint32_t first;    /* that rank */
     uint32_t from, to; /* send and recv; else both are the size */
     uint32_t needed, posted, ended;
@@ -58,7 +58,7 @@ typedef struct dti_hub {
     uint32_t open; /* ranks that have it */
     dti_team *teams;
     uint64_t op_ns;   /* a rank that has not posted for so long ends the hub; 0 = no limit */
-    dt_result result; /* what ended it */
+    dt_result result; /* the cause of its end */
     char error[512];
 } dti_hub;
 
@@ -177,7 +177,7 @@ static void dti_team_end(const dti_team *team) {
     }
 }
 
-/* Ends all groups; what they were ended by first stays. */
+/* Ends all groups; the first cause stays. */
 DTI_PRINTF(3, 4)
 static void dti_hub_end(dti_hub *hub, dt_result result, const char *format, ...) {
     if (hub->result)

@@ -93,9 +93,9 @@ static void dti_job_reduce_scatter(const dti_job *j) {
         dti_job_fold(j, dti_job_out(j, b, 0), b, 0, j->count);
 }
 
-/* Blocks change place: of all ranks that have some to all that want some. Descending by who has
- * them: an `in` at the start of `out` lies over block 0, which is written last. Ascending by who
- * wants them: a root's own result may lie over block 0, which has gone first then. */
+/* Copies blocks from all ranks that have some to all that want some. Sources descend: an `in` at
+ * the start of `out` overlaps block 0, which is written last. Destinations ascend: a root's own
+ * result may overlap block 0, which was copied first. */
 static void dti_job_spread(const dti_job *j) {
     const dt_comm_op *op = &j->slot->op;
     bool gathers = op->kind == DT_COMM_GATHER || op->kind == DT_COMM_ALL_GATHER;
@@ -108,7 +108,7 @@ static void dti_job_spread(const dti_job *j) {
                              dti_job_in(j, r, scatters ? to : 0));
 }
 
-/* What a gives b and b gives a, by way of two small copies: either may have in = out. */
+/* Exchanges the blocks of a and b, through two small copies: either may have in = out. */
 static void dti_job_swap(const dti_job *j, uint32_t a, uint32_t b) {
     char from_a[2048], from_b[2048];
     uint64_t bytes = j->count * j->width;

@@ -9,7 +9,7 @@ static bool dti_any_failed(const dti_parallel *par) {
     return false;
 }
 
-/* ---- what a bucket is a sum of */
+/* ---- the operands of a bucket's sum */
 
 static dti_sums_operands dti_bucket_operands(const dti_parallel *par, uint32_t b,
                                              uint32_t replica) {

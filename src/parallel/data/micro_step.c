@@ -49,8 +49,8 @@ static dt_result dti_batch_write(const dti_batch *batch, uint32_t row, uint32_t 
     return DT_OK;
 }
 
-/* Before an evaluation: whether each input of a program has a column in the set, or else no samples
- * and a value. What an older set had there counts no more. *reads: true where there is a column. */
+/* Before an evaluation: checks that each input of a program has a column in the set, or is shared
+ * and has a value. Values of an older set do not count. *reads: true if there is a column. */
 static dt_result dti_program_set(const dt_program *p, const dt_dataset *data,
                                  const uint32_t *stands, bool *reads) {
     const dti_code *code = dti_program_code(p);
@@ -73,7 +73,7 @@ static dt_result dti_program_set(const dt_program *p, const dt_dataset *data,
     return DT_OK;
 }
 
-/* The labels among them, as dti_batch_write checks what it writes. */
+/* Checks the labels among them, as dti_batch_write checks its data. */
 static dt_result dti_batch_look(const dti_batch *batch, uint32_t row, const dti_code *code,
                                 const uint32_t *stands) {
     const uint32_t at = row - batch->first;
@@ -136,7 +136,7 @@ static dt_result dti_parallel_weigh(dti_parallel *par, uint32_t index) {
     return DT_OK;
 }
 
-/* ---- forward: what begins while the weights are on their way */
+/* ---- forward: begins while the weights are being exchanged */
 
 static dt_result dti_parallel_forward(dti_parallel *par, uint32_t index) {
     dti_replica *r = &par->replicas[index];

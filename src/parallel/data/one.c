@@ -75,7 +75,7 @@ static void dti_alone_fault(dti_step *s, const char *said, bool not_run) {
     snprintf(s->said, sizeof s->said, "%s", said);
 }
 
-/* Waits for the oldest micro-batch, which is of `s`; what is not finite skips its step. */
+/* Waits for the oldest micro-batch, which is of `s`. A NaN or infinity skips its step. */
 static dt_result dti_alone_take(dti_parallel *par, dti_step *s) {
     dt_report report = {0};
     const dt_result result = dt_program_wait(par->replicas[0].store->running, &report);
@@ -89,7 +89,7 @@ static dt_result dti_alone_take(dti_parallel *par, dti_step *s) {
     return result == DT_ERROR_NUMERIC ? DT_OK : result;
 }
 
-/* Of a step under way, or of the one that begins. */
+/* Of a step in flight, or of the one that begins. */
 static dt_result dti_alone_take_oldest(dti_parallel *par) {
     uint32_t i = par->oldest;
     while (par->steps[i].ended == par->steps[i].begun)
@@ -97,7 +97,7 @@ static dt_result dti_alone_take_oldest(dti_parallel *par) {
     return dti_alone_take(par, &par->steps[i]);
 }
 
-/* False: what runs on the store, if anything does, is a program of the host's. */
+/* False: the store runs nothing, or a program of the host's. */
 static bool dti_alone_runs(const dti_parallel *par) {
     bool any = false;
     for (uint32_t i = 0; i < DTI_STEP_SLOTS_MAX; i++)
@@ -115,8 +115,8 @@ static dt_result dti_alone_room(dti_parallel *par, dt_program *p, const dt_step_
     return result;
 }
 
-/* Of all micro-batches, before the first is started. Where the host has no copy of what weighs
- * them, the device does it. */
+/* Weighs all micro-batches, before the first is started. If the host has no copy of the targets,
+ * the device does it. */
 static dt_result dti_alone_weigh(dti_parallel *par, const dti_runs *runs) {
     dt_result result = DT_OK;
     memset(par->weights.sum, 0, DT_MAX_TERMS * sizeof(double));
@@ -149,7 +149,7 @@ static dt_result dti_alone_micro(dti_parallel *par, const dti_runs *runs,
     return DT_OK;
 }
 
-/* A step whose next micro-batch cannot be started: of those that are in flight none may be left. */
+/* A step whose next micro-batch cannot be started: waits for all in flight. */
 static dt_result dti_alone_abandon(dti_parallel *par, dt_result result) {
     const dti_error_text error = dti_error_of(par);
     while (par->now->ended < par->now->begun && !dti_alone_take_oldest(par)) {

@@ -6,7 +6,7 @@ static const dti_micro_run *dti_list_micro_of(const dti_replica *r, const dti_ac
     return r->runs->count ? &r->runs->runs[a->micro] : NULL;
 }
 
-/* ---- what has ended */
+/* ---- finished actions */
 
 /* Buckets up to those of an action that has ended are with the host. */
 static void dti_list_arrive(dti_parallel *par, uint32_t index, const dti_action *a) {
@@ -36,7 +36,7 @@ static dt_result dti_list_reach(dti_parallel *par, uint32_t index, uint32_t end)
     return result;
 }
 
-/* What has ended by itself. */
+/* Takes finished actions without waiting. */
 static dt_result dti_list_poll(dti_parallel *par, uint32_t index, const dti_action *a) {
     dti_replica *r = &par->replicas[index];
     dt_program *p = dti_list_micro_of(r, a)->program;
@@ -124,7 +124,7 @@ static dt_result dti_replica_act(dti_parallel *par, uint32_t index, const dti_ac
     return dti_replica_acts[a->kind](par, index, a);
 }
 
-/* Of the runs that it has now: a worker's change within a step. */
+/* Sets the runs that it has now: a worker's change within a step. */
 static dti_list_walk *dti_replica_walk(const dti_parallel *par, uint32_t index) {
     dti_replica *r = &par->replicas[index];
     r->walk.list = &r->runs->list;
@@ -144,7 +144,7 @@ static const dti_action_calls dti_replica_calls = {.walk = dti_replica_walk,
 
 /* ---- all replicas on one thread */
 
-/* Waits for what action `end` of a replica's list waits for, bucket by bucket on all of them. */
+/* Waits for the needs of action `end` of a replica's list, bucket by bucket on all of them. */
 static dt_result dti_replicas_reach(dti_parallel *par, uint32_t end) {
     dt_result result = DT_OK;
     for (uint32_t k = 1; k <= end; k++)

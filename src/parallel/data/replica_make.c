@@ -106,7 +106,7 @@ typedef struct dti_runs_of { /* whose list is written */
     uint32_t most; /* runs of any replica of the job */
 } dti_runs_of;
 
-/* Of a run beyond a replica's own: what others then have. */
+/* Of a run after a replica's own: the others' values. */
 static const dti_micro_run *dti_runs_list_run(const dti_runs_of *o, uint32_t i) {
     const dti_runs *of = i < o->runs->count ? o->runs : &o->replica->full;
     return &of->runs[i < of->count ? i : 0];
@@ -306,10 +306,10 @@ static dt_result dti_batch_slices_fit(dti_parallel *par, uint32_t batch_slices) 
     return DT_OK;
 }
 
-/* Gradients up to which threads cost more than what one sums by itself. */
+/* Up to this number of gradients, threads cost more than they save. */
 #define DTI_ONE_THREAD_BYTES ((uint64_t)1 << 20)
 
-/* Of devices that run on their own, and wait for each other nowhere between two segments. */
+/* For asynchronous devices that do not wait for each other between segments. */
 static bool dti_replicas_are_one_thread(const dti_parallel *par) {
     bool own = par->job.local > 1 && !par->desc.comm && !dti_pipe_of(par) && !dti_is_sharded(par) &&
                !dti_units_are(par) && !dti_parallel_is_local(par) && !par->sync_points.count &&

@@ -20,7 +20,7 @@ static void dti_replicas_team(dti_parallel *par, dti_phase_fn *fn) {
         dti_device_team_run(par->device_team, dti_replica_phase, &phase);
 }
 
-/* What replica i failed with, in the job's words, where its context has a text. */
+/* Replica i's failure, in the job's words, if its context has a text. */
 static dt_result dti_replica_failed(dti_parallel *par, uint32_t i, dt_result result) {
     const dti_base *base = dti_ctx_base(par->replicas[i].ctx);
     return result && i && base->error[0]
@@ -78,7 +78,7 @@ static dt_result dti_replicas_run(dti_parallel *par) {
     return dti_exchange_finish(par);
 }
 
-/* To the first replica now: then the others copy what is around. */
+/* Writes to the first replica now; the others copy it later. */
 static dt_result dti_replicas_statistics(dti_parallel *par) {
     const dt_result result =
         dti_statistics_sum(par, &par->statistics, par->desc.comm,
@@ -114,7 +114,7 @@ static bool dti_replica_decides(const dti_parallel *par) {
 /* Brings the sum of all to each replica, and starts to look at it. */
 static dt_result dti_parallel_validate_start(dti_parallel *par, uint32_t index) {
     dti_replica *r = &par->replicas[index];
-    /* what came from other processes; else dti_bucket_spread has done it */
+    /* received from other processes; else dti_bucket_spread has done it */
     for (uint32_t b = 0; b < par->bucket_count && index && par->desc.comm; b++) {
         const dti_bucket *bucket = &par->buckets[b];
         memcpy(r->gradients + bucket->begin, par->replicas[0].gradients + bucket->begin,
@@ -232,7 +232,7 @@ static dt_result dti_replicas_partial_commit(dti_parallel *par, dt_result result
     return dti_parallel_partial_commit(par, result, dti_is_sharded(par) && !dti_units_are(par));
 }
 
-/* What ZeRO-2 and ZeRO-3 share with plain replicas. */
+/* The part that ZeRO-2 and ZeRO-3 share with plain replicas. */
 #define DTI_REPLICAS_STEP                                                                          \
     .calls = &dti_replica_calls, .team = dti_replicas_team, .result = dti_replicas_result,         \
     .weigh = dti_parallel_weigh, .run = dti_replicas_run, .statistics = dti_replicas_statistics,   \

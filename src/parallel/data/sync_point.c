@@ -66,8 +66,8 @@ static dti_subtrees dti_sync_point_subtrees(const dti_parallel *par, uint32_t ra
     return dti_mesh_subtrees(par, dti_mesh_along(&par->mesh, DTI_MESH_DATA, 0), rank);
 }
 
-/* Where parameters come and go others may need some of this rank before they meet. After a
- * replica's failure nobody needs it. */
+/* With ZeRO-2 or 3, others may need some of this rank before they reach the sync point. After a
+ * replica's failure they need nothing. */
 static dt_result dti_sync_point_wait(dti_parallel *par, dt_comm_work work) {
     dt_comm *comm = par->sync_points.comm;
     dt_result result = DT_OK;

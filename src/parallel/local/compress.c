@@ -27,7 +27,7 @@ static uint64_t dti_compress_bytes(const dti_round_desc *d, uint64_t elements) {
     }
 }
 
-/* Where a bucket begins in what is sent. */
+/* The offset of a bucket in the sent bytes. */
 static uint64_t dti_compress_at(const dti_parallel *par, uint32_t bucket) {
     uint64_t at = 0;
     for (uint32_t i = 0; i < bucket; i++)
@@ -59,7 +59,7 @@ static void dti_round_forget(dti_parallel *par) {
                (size_t)par->elements * sizeof *par->round.compress.residual);
 }
 
-/* ---- one bucket to bytes; what they do not say comes to `rest` */
+/* ---- one bucket to bytes; `rest` gets the error */
 
 static void dti_bf16_encode(const float *x, uint64_t n, char *to, float *rest) {
     for (uint64_t i = 0; i < n; i++) {
@@ -69,7 +69,7 @@ static void dti_bf16_encode(const float *x, uint64_t n, char *to, float *rest) {
     }
 }
 
-/* What is not finite says so by its scale. */
+/* The scale marks a value that is not finite. */
 static void dti_int8_encode_block(const float *x, char *to, float *rest) {
     float most = 0.0f;
     for (uint32_t i = 0; i < DTI_BLOCK; i++)
@@ -138,8 +138,8 @@ static void dti_compress_encode(const dti_round_desc *d, const float *x, uint64_
         dti_int8_encode_block(x + i, to + i / DTI_BLOCK * (DTI_BLOCK + sizeof(float)), rest + i);
 }
 
-/* ---- and back: what all ranks said, in their order. In double, where a product of a scale is
- * exact, so that no compiler's contraction changes a bit. */
+/* ---- and back: adds the values of all ranks, in their order. In double the product with a scale is
+ * exact, so no compiler's contraction changes a bit. */
 
 static void dti_bf16_decode(const char *from, uint64_t stride, uint32_t ranks, uint64_t n,
                             float *to) {
@@ -245,7 +245,7 @@ static const dti_sum_kind *dti_round_sums(const dti_parallel *par) {
     return dti_compress_is_on(par) ? &dti_compress_kind : NULL;
 }
 
-/* In the first replica's array comes what all ranks said. */
+/* Puts the values of all ranks into the first replica's array. */
 static dt_result dti_compress_exchange(dti_parallel *par) {
     dti_device_team_run(par->device_team, dti_compress_say, par);
     const dt_result result = dti_exchange_finish(par);

@@ -37,7 +37,7 @@ static uint64_t dti_gossip_number(const dti_parallel *par) {
            1;
 }
 
-/* ---- what a process has */
+/* ---- a process's replicas */
 
 static dt_result dti_gossip_write(dti_parallel *par, uint32_t index) {
     return dti_round_write(par, index, dti_round_array(par, 0));

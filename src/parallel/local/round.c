@@ -98,7 +98,7 @@ static void dti_round_each(dti_parallel *par, uint32_t index, bool buffers,
     }
 }
 
-/* ---- the beginning, which what fails leaves */
+/* ---- the round's beginning, to which a failure returns */
 
 static dt_result dti_round_open(dti_parallel *par) {
     dti_round *round = &par->round;
@@ -121,7 +121,7 @@ static void dti_round_steps(dti_parallel *par, uint64_t steps) {
         par->replicas[i].store->steps = steps;
 }
 
-/* A store that cannot be written to any more is of a lost device. */
+/* A store that cannot be written belongs to a lost device. */
 static void dti_round_back(dti_parallel *par) {
     const dt_result result = dti_replicas_phase(par, dti_round_put);
     dti_round_forget(par);
@@ -156,7 +156,7 @@ static void dti_round_buffers(const dt_store *s, const float *now, double *leaf)
     }
 }
 
-/* What is not trained has none; of that, what the application wrote since the round began stays. */
+/* Frozen parameters have none; values that the application wrote since the round began stay. */
 static void dti_round_subtract(dti_parallel *par, const dt_store *s, float *now, bool first) {
     float *start = par->round.start;
     for (uint32_t i = 0; i < s->layout.param_count; i++) {
@@ -227,7 +227,7 @@ static inline dti_outer_values dti_outer_step(const dti_round_desc *d, float sum
     return (dti_outer_values){v, (float)((double)start - lr * (double)move)};
 }
 
-/* In VALIDATE it looks at what WRITE will write. */
+/* VALIDATE checks the values that WRITE will write. */
 static void dti_outer_range(dti_parallel *par, uint64_t from, uint64_t end) {
     dti_round *round = &par->round;
     const float *sum = dti_round_array(par, 0), replicas = (float)par->job.replicas;
@@ -263,7 +263,7 @@ static dt_result dti_round_outer(dti_parallel *par, uint32_t index) {
 
 /* ---- the end */
 
-/* Of the averaged difference; by one thread, in order: the same on all ranks. */
+/* The norm of the averaged difference; by one thread, in order: the same on all ranks. */
 static double dti_round_norm(const dti_parallel *par) {
     const dt_store *s = par->replicas[0].store;
     const float *sum = dti_round_array(par, 0);

@@ -112,7 +112,7 @@ static dt_result dti_agree_class(dti_parallel *par) {
 
 /* ---- one state */
 
-/* What a processor's memory has already is not written: zeros that nobody wrote take none. */
+/* Values that memory has already are not written: untouched zero pages take no memory. */
 static dt_result dti_agree_write(dt_store *s, dti_arena arena, uint64_t at, const char *piece,
                                  uint64_t bytes) {
     const dti_backend *b = dti_store_backend(s, (int)arena);

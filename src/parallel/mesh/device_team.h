@@ -1,5 +1,5 @@
 /* The device team: one thread for each replica of a process, the caller's included. All of them run
- * a phase of a step; it has ended when it has ended on all. */
+ * a phase of a step, which ends when all have finished. */
 
 typedef struct dti_device_team dti_device_team;
 typedef void dti_device_team_fn(void *arg, uint32_t index);

@@ -63,7 +63,7 @@ static dti_mesh_line dti_mesh_pair(uint32_t a, uint32_t b) {
     return (dti_mesh_line){first, DTI_MAX(a, b) - first, 2};
 }
 
-/* How many of a line come before a position. */
+/* The number of positions of a line before a position. */
 static uint32_t dti_mesh_before(dti_mesh_line line, uint32_t position) {
     const uint32_t beyond = position > line.first ? position - line.first : 0;
     return DTI_MIN((beyond + line.step - 1) / line.step, line.count);

@@ -39,7 +39,7 @@ static dti_mesh_place dti_mesh_at(const dti_mesh *mesh, uint32_t position);
 static uint32_t dti_mesh_position(const dti_mesh *mesh, dti_mesh_place at);
 static uint32_t dti_mesh_rank(const dti_mesh *mesh, uint32_t position);
 static dt_comm_span dti_mesh_own(const dti_mesh *mesh, uint32_t rank); /* positions of a rank */
-/* Of rows of `each` positions, those of which a rank has some. */
+/* The rows of `each` positions of which a rank has some. */
 static dt_comm_span dti_mesh_rows(const dti_mesh *mesh, uint32_t rank, uint32_t each);
 static dt_comm_span dti_mesh_replicas(const dti_mesh *mesh, uint32_t rank);
 /* Batch slices that replicas `replicas` compute. */

@@ -28,7 +28,7 @@ typedef struct dti_mesh_name {
     char text[64];
 } dti_mesh_name;
 
-/* What a replica is split over: "2 stages x 3 tensor ranks". */
+/* The split of a replica: "2 stages x 3 tensor ranks". */
 static dti_mesh_name dti_mesh_text(uint32_t stages, uint32_t tp_ranks) {
     dti_mesh_name name = {""};
     if (stages > 1 && tp_ranks)
@@ -105,7 +105,7 @@ static dt_result dti_mesh_group(dti_parallel *par, dti_mesh_axis axis, uint32_t 
     return dti_mesh_leaves(par, *out, dti_mesh_share(mesh, line, mesh->rank), line.count);
 }
 
-/* ---- what the log says */
+/* ---- the log */
 
 /* A position's replica, and which of its devices it is: "1.0", or of stages of tensor ranks
  * "1.0.2". */

@@ -67,7 +67,7 @@ static dt_result dti_context_beside(dti_parallel *par, const dt_graph *graph, co
     dt_ctx_desc d = graph->ctx->desc;
     d.threads = threads > 1 ? threads : 1;
     d.jobs = (dt_job_system){0};
-    d.on_error = (dt_on_error){0}; /* what fails there, fails in a call of the application's */
+    d.on_error = (dt_on_error){0}; /* a failure there is one in a call of the application */
     if (d.vulkan && !d.vulkan->lock)
         return dti_fail(par->base, DT_ERROR_INVALID,
                         "several %ss submit to the application's queue from several threads; set "

@@ -124,7 +124,7 @@ typedef struct dti_pipe_finding { /* the value that a device found not finite in
     char text[512];
 } dti_pipe_finding;
 
-/* Of a plan without steps. */
+/* A plan without steps. */
 typedef struct dti_pipe_evaluation {
     dti_grid_evaluation desc;
     dti_partition grids[2]; /* of full groups, and of short ones: a micro-batch is a batch slice */
@@ -220,7 +220,7 @@ static inline dti_pipe_stage *dti_pipe_stage_of(const dti_pipe *pipe, const dti_
 static inline dti_pipe_chunk *dti_pipe_alike_chunk(const dti_pipe *pipe, uint32_t s, uint32_t i) {
     return pipe->stages[s].chunk + (size_t)i * pipe->mesh->tensor * pipe->chunk_count;
 }
-/* Of the first device here. */
+/* The program of the first device here. */
 static inline dti_pipe_chunk *dti_pipe_first(const dti_pipe *pipe) {
     return dti_pipe_chunk_of(pipe, pipe->devices[0].pipeline, pipe->devices[0].place);
 }
@@ -232,7 +232,7 @@ static inline dti_pipe_chunk *dti_pipe_next(const dti_pipe *pipe, const dti_pipe
         i++;
     return i < end ? &pipe->chunks[i] : NULL;
 }
-/* Of full batches of the plan in use (0), or of short ones (1). */
+/* The lists of full batches of the plan in use (0), or of short ones (1). */
 static inline uint32_t dti_pipe_shape(const dti_pipe *pipe, uint32_t tail) {
     return 2 * pipe->plan->number + tail;
 }
@@ -318,7 +318,7 @@ static void dti_pipe_sums_begin(dti_parallel *par);
 static void dti_pipe_sums_help(dti_parallel *par); /* folds and posts sums that are ready */
 /* A micro-batch's gradients are in the chunk's arena. */
 static dt_result dti_pipe_summed(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro);
-/* Of a chunk without rows: zeros. */
+/* Zeros, for a chunk without rows. */
 static dt_result dti_pipe_summed_none(dti_parallel *par, dti_pipe_chunk *chunk,
                                       const dti_action *a);
 /* Copies the sum, and the new running statistics, to the chunk's arena. */

@@ -14,7 +14,7 @@ static bool dti_pipe_binding_finite(const dti_parallel *par, const dti_pipe_chun
                           binding->bytes / dti_dtype_bytes(dtype));
 }
 
-/* Whether what leaves a chunk is finite: forward, or backward and for its own parameters. */
+/* Whether a chunk's outputs are finite: forward, or backward and for its own parameters. */
 static bool dti_pipe_chunk_finite(const dti_parallel *par, const dti_pipe_chunk *chunk,
                                   bool backward) {
     const dti_pipe_cut *cut = &par->pipe->plan->cut;
@@ -39,7 +39,8 @@ static bool dti_pipe_chunk_finite(const dti_parallel *par, const dti_pipe_chunk 
 static dt_result dti_pipe_name(dti_parallel *par, const dti_pipe_chunk *chunk, uint32_t segments) {
     dt_report report = {0};
     dt_program *p = dti_pipe_last(par, chunk);
-    if (!dti_pipe_runs_now(par, chunk)->count || dti_pipe_has_units(par)) /* its units have gone */
+    if (!dti_pipe_runs_now(par, chunk)->count || dti_pipe_has_units(par)) /* its units are no longer
+                                                                             in memory */
         return dti_program_attribute(p, false)
                    ? dti_fail(par->base, DT_ERROR_NUMERIC, "%s", p->base->error)
                    : DT_OK;

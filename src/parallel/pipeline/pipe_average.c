@@ -36,7 +36,7 @@ static dt_result dti_average_move(dt_store *s, uint32_t average, dti_bucket rang
     return result;
 }
 
-/* What a chunk owns of averages. */
+/* A chunk's own averages. */
 static dt_result dti_average_own(const dti_parallel *par, const dti_pipe_chunk *chunk, char *room) {
     dt_store *s = chunk->store;
     dt_result result = DT_OK;
@@ -62,7 +62,7 @@ static dt_result dti_average_chunk(dti_parallel *par, dti_pipe_chunk *chunk, cha
     return result || back ? result : dti_average_own(par, chunk, room);
 }
 
-/* Of all chunks here, or of those that have them: back. */
+/* Swaps averages of all chunks here, or of those that have them: back. */
 static dt_result dti_average_all(dti_parallel *par, bool back) {
     dti_pipe_chunk *chunk = NULL;
     dt_result result = DT_OK;

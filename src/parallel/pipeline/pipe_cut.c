@@ -6,7 +6,7 @@
  *
  * Without marks pipe_search.c finds the cuts. */
 
-/* ---- what is needed, and where it may be computed */
+/* ---- needed nodes, and the chunks that may compute them */
 
 static void dti_pipe_need(dti_pipe_cut *cut, const dt_graph *g, const dt_program_desc *d) {
     for (int i = 0; i < DT_MAX_TERMS; i++) {
@@ -140,7 +140,7 @@ static dt_result dti_pipe_links(dti_base *base, dti_pipe_cut *cut, const dt_grap
     return DT_OK;
 }
 
-/* ---- what is wrong with a cut */
+/* ---- errors of a cut */
 
 static uint32_t dti_pipe_outputs(const dti_pipe_cut *cut, uint32_t chunk, uint32_t *nodes) {
     uint32_t count = 0;
@@ -262,7 +262,7 @@ static dt_result dti_pipe_cut_like(dti_base *base, const dt_graph *g, const dt_p
 
 /* ---- a cut of forward parts by themselves */
 
-/* Where a node is: with what steps have, else with the last of its inputs. */
+/* The chunk of a node: its step's, else that of the last of its inputs. */
 static dt_result dti_pipe_forward_home(dti_base *base, const dt_graph *g, const dti_pipe_cut *steps,
                                        uint32_t id, dti_pipe_cut *cut) {
     const dti_node *n = &g->nodes[id];

@@ -127,7 +127,7 @@ static dt_result dti_forward_program(dti_parallel *par, dti_pipe_chunk *chunk,
     return dti_pipe_chunk_failed(par, chunk, result);
 }
 
-/* ---- what programs read */
+/* ---- inputs of programs */
 
 static dt_result dti_forward_inputs(dti_parallel *par, const dti_grid_evaluation *d,
                                     const dt_dataset *data) {
@@ -149,7 +149,7 @@ static dt_result dti_forward_inputs(dti_parallel *par, const dti_grid_evaluation
 
 /* ---- making */
 
-/* The tensor that is read, in what is cut. */
+/* The tensor to predict, in the graph that is cut. */
 static dt_result dti_forward_output(dti_parallel *par, dti_pipe_evaluation *f) {
     const dti_pipe *pipe = par->pipe;
     const dt_tensor y = f->desc.output;
@@ -320,7 +320,7 @@ static void dti_forward_put(const dti_parallel *par, const dti_pipe_chunk *chunk
         memcpy(to, from, bytes);
 }
 
-/* What a chunk gives to others, and its losses. */
+/* A chunk's outputs to others, and its losses. */
 static bool dti_forward_is_finite(const dt_program *p, bool output) {
     const dti_code *code = dti_program_code(p);
     const dti_step_slot *slot = p->now;
@@ -341,8 +341,8 @@ static bool dti_forward_is_finite(const dt_program *p, bool output) {
     return finite;
 }
 
-/* The first chunk that gives what is not finite from what is. The units that its launches read may
- * have gone: then it is named without the op. */
+/* Finds the first chunk with finite inputs and an output that is not. If the units of its launches
+ * are no longer in memory, the error has no op. */
 static void dti_forward_find(const dti_parallel *par, const dti_pipe_chunk *chunk, dt_program *p) {
     dti_pipe_finding *fault = &par->pipe->plan->forward->faults[chunk->device];
     dt_report report = {0};
@@ -387,7 +387,7 @@ static const dti_strategy dti_forward_strategy = {.others_wait = true,
                                                   .leave = dti_pipe_leave,
                                                   .parts = "stages"};
 
-/* What a callback's row or a label is wrong by is found before anything is exchanged. */
+/* Finds a failed callback or a wrong label before any exchange. */
 static dt_result dti_forward_look(dti_parallel *par, const dti_batch *batch) {
     const dti_pipe *pipe = par->pipe;
     dt_result result = DT_OK;
@@ -415,7 +415,7 @@ static void dti_forward_drop(dti_parallel *par) {
     }
 }
 
-/* All lists, all messages. What fails here other ranks wait for: it ends the group. */
+/* All lists, all messages. Other ranks wait for this one, so a failure here ends the group. */
 static dt_result dti_forward_compute(dti_parallel *par) {
     dti_pipe_prepare(par);
     dti_device_team_run(par->pipe->device_team, dti_pipe_compute, par);
@@ -440,7 +440,7 @@ static uint32_t dti_forward_faulty(const dti_pipe_evaluation *f, uint32_t micros
     return m;
 }
 
-/* The group once more: who is first says why. Samples and drawn numbers are the same. */
+/* Computes the group again to find the first cause. Samples and drawn numbers are the same. */
 static dt_result dti_forward_search(dti_parallel *par, uint32_t micro, char said[1024]) {
     const dti_pipe *pipe = par->pipe;
     dti_pipe_evaluation *f = pipe->plan->forward;

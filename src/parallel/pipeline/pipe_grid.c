@@ -82,9 +82,9 @@ static dt_result dti_pipe_grid_make(dti_parallel *par) {
     return DT_OK;
 }
 
-/* ---- what the log says */
+/* ---- the log */
 
-/* Of parameters (0), of gradients (1). */
+/* The bytes of parameters (0), of gradients (1). */
 static unsigned long long dti_pipe_store_bytes(const dt_store *s, int kind) {
     return dti_arena_bytes(s->units[kind] ? s->unit_elements[kind] : s->layout.elements);
 }
@@ -115,7 +115,7 @@ static void dti_pipe_log_chunk(const dti_parallel *par, const dti_pipe_chunk *ch
             pipeline->schedules[0].micro_slots[c]);
 }
 
-/* Of a tensor group by itself. */
+/* Whether it is a tensor group by itself. */
 static void dti_pipe_log_tensor(const dti_parallel *par, const dti_pipe_chunk *chunk) {
     const dti_pipe *pipe = par->pipe;
     const dt_store *store = chunk->store;

@@ -24,7 +24,7 @@ static const dti_pipe_flow *dti_pipe_flow_to(const dti_pipe *pipe, uint32_t pipe
 
 /* ---- needs; counts are of micro-batches, so `micro` is there when one more has ended */
 
-/* What a link brings to a chunk: by a chunk that is here, or by another rank's. */
+/* The tensors that a link brings to a chunk: from a chunk here, or from another rank's. */
 static void dti_pipe_need_link(const dti_pipe *pipe, dti_list *list, uint32_t pipeline,
                                const dti_pipe_link *l, bool gradient, uint32_t micro) {
     const dti_pipe_chunk *from = dti_pipe_chunk_of(pipe, pipeline, gradient ? l->to : l->from);
@@ -74,7 +74,7 @@ static void dti_pipe_need_backward(const dti_pipe *pipe, dti_list *list,
         dti_list_needs(list, dti_pipe_counter(pipe, next, true), micro + 1);
 }
 
-/* Nobody reads what it brought to the sync points before: operands take their place. */
+/* No device still reads its operands of the sync points before: new ones take their place. */
 static void dti_pipe_need_left(const dti_pipe_list_of *of, dti_list *list) {
     const dti_tp_place *place = of->device->tp;
     if (place && of->met)
@@ -113,7 +113,7 @@ static void dti_pipe_list_units_open(const dti_pipe_list_of *of) {
     }
 }
 
-/* What has been gathered of a chunk's units so far; NULL: it has none. */
+/* The units of a chunk gathered so far; NULL: it has none. */
 static dti_list_units *dti_pipe_list_units(const dti_pipe *pipe, uint32_t part,
                                            const dti_code *code) {
     dti_pipe_stage *stage = dti_pipe_stage_of(pipe, &pipe->chunks[part]);
@@ -146,8 +146,7 @@ static void dti_pipe_put_segments(dti_pipe_list_of *of, dti_list *list, dti_acti
     }
 }
 
-/* Of a micro-batch that replicas on other ranks have: it gathers what they do, for parts that come
- * later. */
+/* For a micro-batch that only replicas on other ranks have: gathers with them, for later parts. */
 static void dti_pipe_put_gathers(dti_pipe_list_of *of, dti_list *list, const dti_pipe_chunk *chunk,
                                  const dti_pipe_action *a) {
     const dti_pipe *pipe = of->par->pipe;
@@ -165,8 +164,8 @@ static void dti_pipe_put_gathers(dti_pipe_list_of *of, dti_list *list, const dti
         list->actions[i].kind = DTI_ACTION_GATHER;
 }
 
-/* A forward part; a backward part, or what of it leaves the chunk; and then what is left of it:
- * gradients of parameters. */
+/* A forward part; a backward part, or only the part that other chunks need; and its rest: gradients
+ * of parameters. */
 static void dti_pipe_put_part(dti_pipe_list_of *of, dti_list *list, const dti_pipe_chunk *chunk,
                               const dti_pipe_action *a) {
     const dti_pipe *pipe = of->par->pipe;

@@ -27,7 +27,7 @@ static dt_result dti_pipe_blocks(dti_parallel *par) {
 
 /* ---- chunks */
 
-/* What texts call a position of the grid. */
+/* The name of a position of the grid in texts. */
 static const char *dti_pipe_word(const dti_pipe *pipe) {
     return pipe->chunk_count > 1 ? "stage" : "tensor rank";
 }
@@ -149,7 +149,8 @@ static dt_result dti_pipe_cut_model(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     dti_pipe_cut model;
     const dt_program_desc d = dti_replica_desc(par, &par->replicas[0]);
-    /* Of the job's first micro-batch: this rank's own may have others, and all cut alike. */
+    /* The bounds of the job's first micro-batch. This rank's own may differ, and all ranks need the
+     * same cut. */
     const uint32_t rows = DTI_MAX(dti_partition_piece(&par->job, 0, par->job.batch), 1u);
     pipe->graph = par->replicas[0].graph;
     const uint32_t micros = par->job.batch_slices * par->job.parts / pipe->mesh->data;
@@ -353,7 +354,7 @@ static void dti_pipe_tp_ranks_close(dti_parallel *par) {
         dti_tp_place_free(par, &pipe->tp_groups[i]);
 }
 
-/* What is known of the model. */
+/* The known facts of the model. */
 static void dti_pipe_model_close(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     if (pipe->code)

@@ -1,7 +1,7 @@
 /* Programs of a plan's chunks and their schedules, for full batches and for short ones.
  * Micro-batches with the same number of rows have one program. */
 
-/* Of the graph that is cut. */
+/* The nodes of the graph that is cut. */
 static dt_program_desc dti_pipe_model_desc(dti_parallel *par) {
     const dti_pipe *pipe = par->pipe;
     return pipe->shared ? dti_tp_desc(par, pipe->shared, pipe->graph)
@@ -20,7 +20,7 @@ static dt_program_desc dti_pipe_desc(dti_parallel *par, const dti_pipe_chunk *ch
     return d;
 }
 
-/* Of all micro-batches with as many rows as run i: the first, and how many before it. */
+/* Among all micro-batches with the rows of run i: the first, and the number before this one. */
 static uint32_t dti_pipe_alike(const dti_runs *runs, uint32_t i, uint32_t *first) {
     uint32_t number = 0;
     *first = i;

@@ -39,7 +39,7 @@ static void dti_pipe_play_close(dti_base *base, dti_pipe_play *p) {
     DTI_FREE(base, p->ended, p->free, p->at);
 }
 
-/* When all that an action waits for is there; UINT64_MAX: some of it has not been done. */
+/* When an action's needs are met; UINT64_MAX: not all actions before are done. */
 static uint64_t dti_pipe_ready(const dti_pipe_play *p, dti_pipe_action a) {
     const uint32_t last = p->s->chunks - 1;
     uint64_t needs[2] = {1, 1};
@@ -115,7 +115,7 @@ static void dti_pipe_list_of_kind(dti_pipe_schedule *s, uint32_t device, uint32_
         dti_pipe_list_part(s, device, DTI_PIPE_WEIGHT, weights++, &to);
 }
 
-/* ---- what a list costs */
+/* ---- the cost of a list */
 
 /* Plays the lists in their order. False: they wait on each other for ever. */
 static bool dti_pipe_worked_off(dti_pipe_play *p) {

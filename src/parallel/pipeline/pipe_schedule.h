@@ -44,7 +44,7 @@ static uint32_t dti_pipe_most_alive(const dti_pipe_schedule *s, uint32_t device,
 static inline const dti_pipe_action *dti_pipe_list(const dti_pipe_schedule *s, uint32_t device) {
     return s->actions + (size_t)device * s->each;
 }
-/* How long an action takes in units of a forward part: a backward part is two of them. */
+/* An action's time in units of a forward part; a backward part takes two. */
 static inline uint32_t dti_pipe_cost(const dti_pipe_schedule *s, uint32_t kind) {
     return kind == DTI_PIPE_BACKWARD && !s->split ? 2 : 1;
 }

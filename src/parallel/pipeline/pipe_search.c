@@ -13,15 +13,16 @@
 #define DTI_PIPE_PLACES 2048
 #define DTI_PIPE_PLACES_EACH 32
 
-/* ---- time, and what crosses each place */
+/* ---- time, and the bytes across each place */
 
 typedef struct dti_pipe_places { /* by node: of a cut before it */
-    double *before;              /* time of what lies before it; first of the node */
-    double *cross;               /* time of what goes over, on each side; first as differences */
+    double *before;              /* time before it; first of the node */
+    double *cross;               /* time of the bytes across it, on each side; first as
+                                    differences */
     int32_t *tensors;            /* likewise */
     uint32_t *trained;           /* parameters to train that are read before it */
-    uint8_t *inside;             /* of what one function made */
-    uint32_t *first, *last;      /* by node: who reads it */
+    uint8_t *inside;             /* of the nodes of one function */
+    uint32_t *first, *last;      /* by node: its readers */
 } dti_pipe_places;
 
 static bool dti_pipe_places_open(dti_base *base, const dt_graph *g, dti_pipe_places *p) {
@@ -53,7 +54,7 @@ static double dti_pipe_row_time(const dt_graph *g, const dti_node *n, uint32_t r
     return DTI_MAX(macs, DTI_PIPE_MOVE * moved);
 }
 
-/* By node: whether a parameter to train is in what it is made of. */
+/* By node: whether it depends on a trained parameter. */
 static bool dti_pipe_wants(const dt_graph *g, const char *params, const dt_tensor *wants,
                            const dti_node *n) {
     bool all = n->op == DTI_OP_PARAM && dti_param_is_trained(n, params);
@@ -132,7 +133,7 @@ static void dti_pipe_places_buffers(const dt_graph *g, const dti_pipe_places *p)
     }
 }
 
-/* What one function made stays together, and a row with its outputs, which are its views. */
+/* The nodes of one function stay together, and a row with its outputs, which are its views. */
 static void dti_pipe_places_inside(const dt_graph *g, uint8_t *inside) {
     for (uint32_t i = 0; i < g->call_count; i++)
         for (uint32_t id = g->calls[i].first + 1; id < g->calls[i].end; id++)

@@ -41,7 +41,7 @@ static dt_result dti_pipe_bounds_make(dti_parallel *par) {
     return DT_OK;
 }
 
-/* ---- new parameters from who made them */
+/* ---- new parameters from their owners */
 
 static dti_values_update dti_pipe_update(const dti_parallel *par, const dti_pipe_chunk *chunk) {
     const dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);

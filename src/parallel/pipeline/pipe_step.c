@@ -83,9 +83,9 @@ static dt_result dti_pipe_weigh(dti_parallel *par, uint32_t part) {
     return DT_OK;
 }
 
-/* ---- what goes from chunk to chunk of a rank */
+/* ---- data between chunks of a rank */
 
-/* What a micro-batch gives, to where another chunk takes it. */
+/* Copies a micro-batch's outputs to where another chunk reads them. */
 static void dti_pipe_carry(const dti_pipe_run *from, const dti_pipe_run *to, const dti_pipe_link *l,
                            bool gradient) {
     const dti_binding *out = dti_pipe_binding(from, l, true, gradient),
@@ -157,7 +157,7 @@ static dt_result dti_pipe_act_close(dti_parallel *par, dti_pipe_chunk *chunk, co
     return DT_OK;
 }
 
-/* Gradients of a micro-batch's parameters are there. */
+/* Gradients of a micro-batch's parameters have been computed. */
 static dt_result dti_pipe_act_sum(dti_parallel *par, dti_pipe_chunk *chunk, const dti_action *a) {
     dt_program *p = dti_pipe_take(par, chunk, a->micro);
     if (a->micro + 1 < dti_pipe_runs_now(par, chunk)->count)

@@ -142,8 +142,8 @@ static dt_result dti_pipe_statistics(dti_parallel *par) {
     return DT_OK;
 }
 
-/* Of a chunk's trained blocks, in their order, those whose pairs it gives. They are its own; blocks
- * that all replicas have are the first one's. */
+/* Of a chunk's trained blocks, in their order, those whose pairs it gives. These are its own
+ * blocks; blocks that all replicas have are the first one's. */
 static dti_bucket dti_pipe_pairs_given(const dti_parallel *par, const dti_pipe_chunk *chunk) {
     const dti_code *code = dti_program_code(dti_pipe_last(par, chunk));
     if (dti_code_has_units(code))

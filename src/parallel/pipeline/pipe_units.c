@@ -44,7 +44,7 @@ static dt_result dti_pipe_units_micros(const dti_parallel *par, const dti_partit
                                                      : DT_OK;
 }
 
-/* ---- making, when programs are there */
+/* ---- making, after programs exist */
 
 static dt_result dti_pipe_unit_part_make(dti_parallel *par, dti_pipe_chunk *chunk) {
     dti_unit_part *p = dti_pipe_unit_part(par->pipe, chunk);
@@ -78,7 +78,7 @@ static dt_result dti_pipe_stage_units_make(dti_parallel *par, uint32_t s) {
     return result;
 }
 
-/* Programs were made, and what a store keeps may lie elsewhere. */
+/* Programs were made again, so a store's kept values may lie elsewhere. */
 static void dti_pipe_units_moved(const dti_parallel *par) {
     const dti_pipe *pipe = par->pipe;
     dti_pipe_chunk *chunk = NULL;
@@ -174,7 +174,7 @@ static dt_result dti_pipe_units_post(dti_parallel *par, uint32_t s) {
     return result;
 }
 
-/* What the chunk owns of its stage's sum, to where its update reads it. */
+/* Copies the chunk's own part of its stage's sum to where its update reads it. */
 static dt_result dti_pipe_units_put(const dti_parallel *par, const dti_pipe_chunk *chunk) {
     const dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
     const dti_units *u = &stage->units;

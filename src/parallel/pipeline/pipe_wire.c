@@ -30,7 +30,7 @@ static void dti_pipe_needs_own(const dti_pipe *pipe) {
     }
 }
 
-/* What tensor ranks have parts of weighs nothing: a loss takes weights whole. */
+/* Parameters that tensor ranks split have no weight: a loss takes weights whole. */
 static bool dti_pipe_weighs(const dti_parallel *par, uint32_t link) {
     const dti_pipe *pipe = par->pipe;
     const dti_node *n = &pipe->graph->nodes[pipe->plan->cut.links[link].node];
@@ -302,8 +302,8 @@ static uint32_t dti_pipe_flow_micros(const dti_parallel *par, const dti_pipe_flo
     return par->pipe->pipelines[f->pipeline].runs[par->pipe->shape].count;
 }
 
-/* Whether the next micro-batch's message may be posted: what is sent has been made, what is
- * received has a place. */
+/* Whether the next micro-batch's message may be posted: an outgoing tensor has been computed, an
+ * incoming one has a place. */
 static bool dti_pipe_flow_may(const dti_parallel *par, const dti_pipe_flow *f) {
     const dti_pipe_chunk *chunk = dti_pipe_chunk_of(par->pipe, f->pipeline, f->here);
     const uint32_t at = dti_pipe_counter(par->pipe, chunk, false);
@@ -361,7 +361,7 @@ static dt_result dti_pipe_flow_look(dti_pipe_flow *f) {
     return result;
 }
 
-/* Sleeps until a message has gone or come that the action needs, or a moment has passed. */
+/* Sleeps until a message that the action needs was sent or received, or a moment has passed. */
 static dt_result dti_pipe_message_await(dti_parallel *par, const dti_list *list,
                                         const dti_action *a) {
     dti_pipe *pipe = par->pipe;
@@ -426,7 +426,7 @@ static dt_result dti_pipe_wires_end(dti_parallel *par) {
     return pipe->said;
 }
 
-/* ---- what a forward part reads */
+/* ---- the inputs of a forward part */
 
 static void dti_pipe_unpack(const dti_parallel *par, uint32_t pipeline, uint32_t link,
                             uint32_t micro) {
@@ -455,7 +455,7 @@ static void dti_pipe_weigh_put(const dti_parallel *par, const dti_pipe_chunk *ch
     }
 }
 
-/* From who has the values; between ranks all get them. */
+/* From the rank that has the values; between ranks all get them. */
 static dt_result dti_pipe_weigh_by(dti_parallel *par, uint32_t link) {
     dti_pipe *pipe = par->pipe;
     const dti_pipe_link *l = &pipe->plan->cut.links[link];

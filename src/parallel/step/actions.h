@@ -72,7 +72,7 @@ typedef struct dti_list_units {
     uint32_t begun[DTI_UNITS_AHEAD + 1]; /* actions before each of the newest segments */
 } dti_list_units;
 
-/* Of a micro-batch: its code's segments. */
+/* The number of segments of a micro-batch's code. */
 typedef struct dti_list_micro {
     bool written;               /* its rows are in memory: they were read for weights */
     bool whole;                 /* segments are waited for together; else each by itself */

@@ -36,7 +36,7 @@ static bool dti_list_may(const dti_parallel *par, const dti_list *list, const dt
     return may;
 }
 
-/* Until what it needs is there; false: another device failed. */
+/* Until its needs are met; false: another device failed. */
 static bool dti_list_await(dti_parallel *par, uint32_t index, dti_list_walk *walk,
                            const dti_action *a) {
     const dti_action_calls *calls = par->strategy->calls;
@@ -58,7 +58,7 @@ static bool dti_list_await(dti_parallel *par, uint32_t index, dti_list_walk *wal
 
 /* ---- an action */
 
-/* Of the first device here. */
+/* Times of the first device here. */
 static void dti_list_clock(dti_parallel *par, uint32_t index, dti_list_walk *walk,
                            const dti_action *a) {
     if (index || !a->ends)
@@ -86,7 +86,8 @@ static dt_result dti_list_act(dti_parallel *par, uint32_t index, dti_list_walk *
     if (a->raises)
         atomic_fetch_add(&par->counters[a->raises - 1], 1);
     if (a->raises || (!calls->reach && a->ends))
-        calls->help(par, index, NULL); /* what it made, or left, may go to other ranks now */
+        calls->help(par, index, NULL); /* its outputs, or the slots that it freed, may go to other
+                                          ranks now */
     return DT_OK;
 }
 

@@ -12,7 +12,7 @@ typedef struct dti_list_walk { /* a device's thread in a step */
     uint64_t since;     /* when a part of the step began, less the time that it waited */
 } dti_list_walk;
 
-/* How a strategy's devices act; index: of the device. */
+/* The functions of a strategy's devices; index: of the device. */
 typedef struct dti_action_calls {
     dti_list_walk *(*walk)(const struct dti_parallel *par, uint32_t index);
     dti_action_fn *act;

@@ -53,7 +53,7 @@ static void dti_parallel_prepare(dti_parallel *par, const dti_batch *batch,
 
 /* ---- a few doubles of all ranks */
 
-/* Where this rank says what is not of a batch slice. */
+/* Where this rank adds numbers that belong to no batch slice. */
 static double *dti_protocol_leaf(const dti_parallel *par, const dti_scalar_sum *s) {
     return s->leaves + (par->strategy->split ? (size_t)par->first_batch_slice * s->width : 0);
 }
@@ -68,7 +68,7 @@ static dt_result dti_protocol_sum_end(dti_parallel *par, dti_scalar_sum *s) {
 
 /* ---- AGREE */
 
-/* By others, who say why; one of them can be named. */
+/* Other ranks failed, and report why; the text names one. */
 static dt_result dti_parallel_given_up(dti_parallel *par) {
     const double *sum = par->weights.sum;
     char who[32] = "several ranks";
@@ -120,7 +120,7 @@ static dt_result dti_parallel_same(dti_parallel *par) {
                     (unsigned long long)par->now->desc.step);
 }
 
-/* Of trainers that share replicas all ranks step the same one: rank 0's. */
+/* Of trainers that share replicas, all ranks step the same one: rank 0's. */
 static dt_result dti_parallel_called(dti_parallel *par) {
     const double *sum = par->weights.sum + DTI_WEIGHTS_CALLED;
     uint64_t first = par->number;
@@ -160,11 +160,11 @@ static dt_result dti_protocol_exchange_weights(dti_parallel *par, dt_result own)
     return result;
 }
 
-/* What this rank fails with by itself, before the sum. */
+/* This rank's own failure, before the sum. */
 static dt_result dti_protocol_own(dti_parallel *par, dt_result own) {
     const dti_strategy *s = par->strategy;
     const dti_error_text error = dti_error_of(par);
-    /* on all ranks, whatever own is, but where nobody waits for it */
+    /* on all ranks, whatever own is, except if nobody waits for it */
     const bool over = own && s->scope == DTI_STEP_OF_REPLICA;
     const dt_result before = s->before && !over ? s->before(par) : DT_OK;
     if (own)
@@ -238,7 +238,7 @@ static dt_result dti_protocol_partial_commit(dti_parallel *par, dt_result result
         error.text, s->parts);
 }
 
-/* ---- what is not finite */
+/* ---- values that are not finite */
 
 /* No rank found an op or a parameter. */
 static dt_result dti_parallel_not_finite_text(dti_parallel *par, const char *statistic) {
@@ -303,7 +303,7 @@ static dt_result dti_protocol_validate(dti_parallel *par) {
     return DT_OK;
 }
 
-/* The sums of all gradients are there: whether all can write what comes of them. */
+/* All gradients have been summed: checks that all can write the results. */
 static dt_result dti_protocol_settle(dti_parallel *par) {
     const dti_strategy *s = par->strategy;
     DTI_TRY(s->statistics ? s->statistics(par) : DT_OK);

@@ -66,7 +66,7 @@ typedef enum dti_protocol_scope { DTI_STEP_OF_JOB, DTI_STEP_OF_REPLICA } dti_pro
 
 typedef void dti_parallel_clean(dti_parallel *par);
 typedef dt_result dti_parallel_part(dti_parallel *par);
-/* Of a replica, or of a grid's chunk. */
+/* The arguments for a replica, or a grid's chunk. */
 typedef dt_result dti_phase_fn(dti_parallel *par, uint32_t part);
 
 typedef struct dti_phase_call { /* in flight */

@@ -79,7 +79,7 @@ static void dti_sums_cancel(dti_parallel *par) {
 
 /* ---- folding */
 
-/* What parts have of a subtree of this process, `at` elements into the sum. */
+/* The parts' values of a subtree of this process, `at` elements into the sum. */
 static uint32_t dti_sum_operands(const dti_parallel *par, uint32_t number, dt_comm_span span,
                                  uint64_t at, dti_operand *operands) {
     uint32_t count = 0;
@@ -94,7 +94,7 @@ static uint32_t dti_sum_operands(const dti_parallel *par, uint32_t number, dt_co
     return count;
 }
 
-/* What this rank gives, by one rounding. Several subtrees are summed already, and are leaves. */
+/* This rank's operand, rounded once. Several subtrees are summed already, and are leaves. */
 static void dti_sum_round(const dti_parallel *par, uint32_t number, uint64_t at, uint64_t n,
                           dti_operand *operands) {
     const dti_sum *s = &par->sums.list[number];
@@ -128,7 +128,7 @@ static bool dti_sum_fold(dti_parallel *par, uint32_t number) {
     bool last = false;
     if (atomic_load(&s->arrived) < s->parts)
         return false;
-    /* looked at before it is raised: who waits comes by very often */
+    /* checked before it is raised: a waiting thread comes by very often */
     for (uint32_t i;
          atomic_load(&s->next) < s->slices && (i = atomic_fetch_add(&s->next, 1)) < s->slices;) {
         dti_sum_slice(par, number, (uint64_t)i * DTI_SLICE);
@@ -141,7 +141,7 @@ static bool dti_sum_is_folded(const dti_sum *s) {
     return atomic_load(&s->arrived) >= s->parts && atomic_load(&s->done) == s->slices;
 }
 
-/* In order, so that the network gets the first one first. Where one is put others have gone. */
+/* In order, so the network gets the first one first. A sum may take the place of earlier ones. */
 static bool dti_sums_fold(dti_parallel *par) {
     dti_sums *all = &par->sums;
     uint32_t ended = atomic_load(dti_sums_ended(par));
@@ -174,7 +174,7 @@ static bool dti_sums_are_rounded(const dti_parallel *par) {
            par->mesh.world > 1 && !dti_parallel_is_local(par);
 }
 
-/* Of the stages that other ranks have too. */
+/* The sums of stages that other ranks have too. */
 static uint64_t dti_sums_grid_bytes(const dti_parallel *par) {
     uint64_t bytes = 0;
     for (uint32_t s = 0; s < par->sums.count; s++) {
@@ -184,7 +184,7 @@ static uint64_t dti_sums_grid_bytes(const dti_parallel *par) {
     return bytes;
 }
 
-/* Of gradients, or of a round's differences. */
+/* The sums of gradients, or of a round's differences. */
 static uint64_t dti_sums_wire_bytes(const dti_parallel *par, uint64_t gradient_bytes) {
     if (!par->desc.comm || par->mesh.world == 1)
         return 0;

@@ -11,7 +11,7 @@ typedef struct dti_batch_slice_stack { /* one store's part of it */
     uint32_t done; /* batch slices in `slots` */
 } dti_batch_slice_stack;
 
-/* Of a program's gradients. MEMORY */
+/* Makes the stack of a program's gradients. MEMORY */
 static dt_result dti_batch_slice_stack_make(dti_parallel *par, dti_batch_slice_stack *s,
                                             dt_program *p, uint32_t replica);
 static void dti_batch_slice_stack_free(dti_parallel *par, dti_batch_slice_stack *s);

@@ -86,7 +86,7 @@ static bool dti_tp_cut_gathers(const dti_tp_cut *c, uint32_t id) {
     return p->rows || (!p->group[1] && c->from->nodes[id].dtype == DT_F32);
 }
 
-/* As what all tensor ranks have; of rows all of them, and so of parts that no loss reads. */
+/* As a replicated tensor: gathers all rows, also of parts that no loss reads. */
 static dt_tensor dti_tp_cut_whole(dti_tp_cut *c, uint32_t id) {
     const dt_tensor x = {c->to, c->stands[id]};
     if (c->parted[id].axis < 0 || !dti_tp_cut_gathers(c, id))
@@ -104,7 +104,7 @@ static dt_tensor dti_tp_cut_own(dti_tp_cut *c, uint32_t id, int axis) {
     return (dt_tensor){c->to, c->owns[id]};
 }
 
-/* What is summed: for all, or where it is a sequence that divides, the own rows. */
+/* A summed row: for all, or the own rows of a sequence that divides. */
 static dt_tensor dti_tp_cut_sum(dti_tp_cut *c, dt_tensor y, dti_parted *out) {
     const dt_shape s = dti_is_nil(y) ? (dt_shape){0} : dti_tensor_shape(y);
     if (!c->rows || s.rank < 2 || s.dim[0] % c->tp_ranks || dti_is_nil(y) ||
@@ -137,7 +137,7 @@ static bool dti_tp_cut_reads(const dti_tp_cut *c, const dti_node *n) {
     return any;
 }
 
-/* Read beside parts: what is whole, or all rows. */
+/* The operand beside parts: replicated, or all rows. */
 static dt_tensor dti_tp_cut_copy(dti_tp_cut *c, uint32_t id) {
     const dt_tensor x = {c->to, c->stands[id]};
     if (c->from->nodes[id].dtype != DT_F32)
@@ -237,7 +237,7 @@ static dt_result dti_tp_cut_all(dti_tp_cut *c) {
         const dti_node *n = &g->nodes[id];
         c->parted[id] = dti_parted_whole;
         c->firsts[id] = c->to->count;
-        /* gradient rows may need what is not needed here: attention's sums */
+        /* the gradient's row may need outputs that are not needed here: attention's sums */
         const bool row = n->count && dti_tp_cut_reads(c, n);
         c->refused[id] = false;
         for (uint32_t k = 0; k < n->count; k++)
@@ -267,7 +267,7 @@ static dt_result dti_tp_cut_terms(dti_tp_cut *c, const dt_program_desc *d) {
     return c->result;
 }
 
-/* What each parameter's part is of. False: no parameter is marked. */
+/* Finds the split of each parameter. False: no parameter is marked. */
 static bool dti_tp_cut_parts(const dti_tp_cut *c, dti_tp *tp) {
     const dt_graph *g = c->from;
     bool any = false;

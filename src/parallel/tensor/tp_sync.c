@@ -60,7 +60,7 @@ typedef struct dti_tp_met {
     const float *const *brought; /* by number of a tensor rank, here */
 } dti_tp_met;
 
-/* Of what tensor ranks `span` of a tensor group, all here, have: elements [from, from + n), to
+/* Adds elements [from, from + n) of the operands of tensor ranks `span` of a group, all here, to
  * `to`. */
 static void dti_tp_fold(const dti_tp_met *at, dt_comm_span span, uint64_t from, uint64_t n,
                         float *to) {
@@ -111,7 +111,7 @@ static dt_result dti_tp_speak(dti_parallel *par, const dti_tp_met *at, const dt_
     return dti_tp_speak_in_turn(par, at, op, given_up);
 }
 
-/* The sum of all ranks' tensor ranks, by one tree, to `heard`; or the largest. */
+/* Sums the operands of all ranks' tensor ranks, in one tree, to `heard`; or takes the largest. */
 static dt_result dti_tp_reduce(dti_parallel *par, const dti_tp_met *at, bool *given_up) {
     const dti_tp_place *place = at->place;
     const bool most = at->m->meet.kind == DTI_MEET_MOST;
@@ -154,7 +154,7 @@ static dt_result dti_tp_exchange(dti_parallel *par, const void *of, bool *given_
                                              : dti_tp_reduce(par, at, given_up);
 }
 
-/* A tensor rank's value, of what tensor ranks here have, or of `heard`. */
+/* A tensor rank's value, from the operands of tensor ranks here, or from `heard`. */
 static void dti_tp_value(const dti_tp_met *at, uint32_t number, float *to) {
     const uint32_t size = at->place->size;
     const dt_comm_span all = {0, size};

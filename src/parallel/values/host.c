@@ -7,7 +7,8 @@ static dt_store *dti_full_store(const dti_parallel *par) {
     return par->replicas[0].store;
 }
 
-/* What no device reads only the host has, where a store with units has what is not trained. */
+/* Values that no device reads lie only on the host, where a store with units keeps untrained
+ * ones. */
 static dt_result dti_full_open(dti_parallel *par) {
     const dti_values_map map = dti_values_map_of(par);
     dt_store *all = dti_full_store(par);
@@ -26,7 +27,7 @@ static dt_result dti_full_open(dti_parallel *par) {
                     : DT_OK;
 }
 
-/* That to its arena, or back. */
+/* Moves these to its arena, or back. */
 static dt_result dti_full_rest(dt_store *all, bool show) {
     for (uint32_t i = 0; i < all->layout.param_count; i++) {
         const dti_param *p = &all->layout.params[i];

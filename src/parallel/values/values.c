@@ -26,7 +26,7 @@ static bool dti_values_over(const dti_values_move *m) {
     return m->asks ? m->par->lost : m->result != DT_OK;
 }
 
-/* What a device of a place says, in the first context. */
+/* A device's error, in the first context. */
 static void dti_values_add(dti_values_move *m, const dti_values_place *p, dt_result result) {
     const dti_base *base = p->store ? p->store->base : NULL;
     if (!result || m->result)
@@ -36,7 +36,7 @@ static void dti_values_add(dti_values_move *m, const dti_values_place *p, dt_res
                     : dti_fail(m->par->base, result, "%s %u: %s", p->kind, p->number, base->error);
 }
 
-/* What ends the group is the result. */
+/* If the group ended, its cause is the result. */
 static void dti_values_told(dti_values_move *m, dt_result reported) {
     reported = dti_parallel_comm_failed(m->par, reported);
     m->result = reported ? reported : m->result;
@@ -90,7 +90,7 @@ static uint32_t dti_values_replica(const dti_values_move *m) {
     return m->asks ? 0 : here ? first * together : mesh->data;
 }
 
-/* Which array of a parameter is moved, and with what room. */
+/* The array of a parameter to move, and the room for it. */
 static void dti_values_array(dti_values_move *m, uint32_t param, uint32_t array) {
     const dti_tp_part *part = m->map.tp ? &m->map.tp->parts[param] : NULL;
     float *piece = m->piece ? m->piece : m->map.room;
@@ -215,7 +215,7 @@ static void dti_values_join(dti_values_move *m, uint64_t elements) {
     }
 }
 
-/* What no device reads: values of the host's, without moments. */
+/* Values that no device reads: the host's, without moments. */
 static void dti_values_unread(dti_values_move *m, uint64_t at, uint64_t n, bool write) {
     dt_store *all = dti_values_host(m);
     const uint64_t from = all->layout.params[m->param].offset + at;
@@ -265,7 +265,7 @@ static bool dti_values_next(const dti_values_move *m, uint32_t *i, dti_values_pl
     return false;
 }
 
-/* What a tensor rank of a replica has of elements [0, n) of a piece that begins at `at`. */
+/* A tensor rank's part of elements [0, n) of a piece that begins at `at`. */
 static dti_bucket dti_values_wants(const dti_values_move *m, const dti_values_place *p, uint64_t at,
                                    uint64_t n) {
     const dt_store *host = dti_values_host(m);
@@ -277,7 +277,7 @@ static dti_bucket dti_values_wants(const dti_values_move *m, const dti_values_pl
     return (dti_bucket){has.begin - all.begin, has.end - all.begin};
 }
 
-/* Whether this rank has some of what a file that each reads by itself has. */
+/* Whether this rank has some values of a file that each rank reads by itself. */
 static bool dti_values_reads(const dti_values_move *m, bool found, dti_bucket range) {
     dti_values_place p;
     bool any = !found && !m->array;
@@ -287,23 +287,7 @@ static bool dti_values_reads(const dti_values_move *m, bool found, dti_bucket ra
     return any;
 }
 
-/* To place `i` here. */
-static dt_result dti_values_write(const dti_values_move *m, const dti_values_place *p, uint32_t i,
-                                  uint64_t at, uint64_t n, const float *values) {
-    const dti_mesh *mesh = &m->par->mesh;
-    if (!m->snapshot)
-        return dti_store_array_write(p->store, m->array, at, n, values);
-    const dti_bucket has =
-        dti_bucket_overlap(dti_values_snapshot_has(m, p), (dti_bucket){at, at + n});
-    if (has.begin < has.end)
-        memcpy(dti_values_snapshot_at(m, p,
-                                      dti_mesh_replicas(mesh, mesh->rank).first + i / mesh->tensor,
-                                      i % mesh->tensor, has.begin),
-               values + (has.begin - at), (size_t)dti_bucket_elements(has) * sizeof *values);
-    return DT_OK;
-}
-
-/* To the places here, each of which takes what it has. */
+/* Writes to the stores here, each its own values. */
 static void dti_values_take_piece(dti_values_move *m, uint64_t at, uint64_t n) {
     const dti_tp *tp = m->map.tp;
     const float *from = m->part ? tp->part : m->room;
@@ -480,7 +464,7 @@ static void dti_values_gather_array(dti_values_move *m, uint32_t param, uint32_t
     dti_values_out(m, &f);
 }
 
-/* What all ranks get to know of a parameter. */
+/* The facts of a parameter that all ranks learn. */
 static void dti_values_gather_count(dti_values_move *m) {
     dt_store *all = dti_values_host(m);
     uint64_t kept[3] = {0};
@@ -514,7 +498,7 @@ static dt_result dti_values_gather(dti_parallel *par) {
             dti_values_gather_array(&m, i, array, array);
         dti_values_gather_count(&m);
     }
-    /* what one rank could not give none has */
+    /* if one rank could not give it, no rank has it */
     return lost ? lost : dti_agree_result(par, m.result);
 }
 

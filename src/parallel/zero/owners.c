@@ -76,7 +76,7 @@ static dti_bucket dti_owners_range(const dti_parallel *par, uint32_t replica) {
     return (dti_bucket){at[0], at[1]};
 }
 
-/* What this process's replicas have, where their group spans ranks. */
+/* The elements of this process's replicas, if their group spans ranks. */
 static dti_bucket dti_owners_here(const dti_parallel *par) {
     const uint64_t *at = par->owners + par->job.first % dti_shards(par);
     return (dti_bucket){at[0], at[par->job.local]};
@@ -93,8 +93,7 @@ static bool dti_owners_full(const dti_parallel *par) {
     return whole;
 }
 
-/* Arenas of a replica's programs, where units come and go: its own part, then what is not
- * trained. */
+/* The arena sizes of a replica's programs with units: its own part, then untrained values. */
 static void dti_owners_fixed(const dti_parallel *par, const dt_store *s, dti_layout *l) {
     l->fixed = l->own_end - l->own_begin;
     for (uint32_t i = l->param_count; i-- > 0;) { /* in the arenas' order: neighbours stay so */
@@ -107,7 +106,7 @@ static void dti_owners_fixed(const dti_parallel *par, const dt_store *s, dti_lay
     }
 }
 
-/* What one of `shards` stores that are alike has; bounds: what all of them have. */
+/* The part of one of `shards` alike stores; bounds: of all their elements. */
 static void dti_owners_part(const dti_parallel *par, dt_store *s, uint32_t part, uint32_t shards,
                             uint64_t *bounds) {
     const bool whole = dti_owners_full(par);
@@ -286,7 +285,8 @@ static dt_result dti_owners_hide(dti_parallel *par) {
         return DT_OK;
     par->shown = false;
     for (uint32_t i = 0; i < par->job.local && dti_units_are(par); i++)
-        par->replicas[i].store->apart = true; /* averages are there, and go when weights come */
+        par->replicas[i].store->apart = true; /* averages are gathered; they are replaced when
+                                                 weights come */
     if (dti_units_are(par))
         return DT_OK;
     const dt_result result = dti_replicas_phase(par, dti_owners_restore);

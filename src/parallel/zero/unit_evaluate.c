@@ -59,7 +59,7 @@ typedef struct dti_unit_list_of { /* whose list is written */
     const dti_parallel *par;
     const dti_unit_pass_run *run;
     bool idle;
-    uint64_t there, left; /* units that are there before it, and after it */
+    uint64_t there, left; /* units in memory before it, and after it */
 } dti_unit_list_of;
 
 static void dti_unit_pass_write(void *of, dti_list *list) {
@@ -142,8 +142,8 @@ static void dti_unit_pass_end(dti_parallel *par) {
     }
 }
 
-/* What owners give: the arenas may have moved, and where the application has all parameters it may
- * have written some. */
+/* Updates the owners' values. The arenas may have moved, and the application may have written to
+ * gathered parameters. */
 static dt_result dti_unit_pass_values(dti_parallel *par, const dti_unit_pass *pass) {
     dti_unit_pass_end(par);
     DTI_TRY(par->replicas[0].store->apart ? DT_OK : dti_units_take(par));
@@ -165,7 +165,7 @@ static dt_result dti_unit_pass_differs(dti_parallel *par, size_t bad, size_t ord
                                         : "batches of different sizes");
 }
 
-/* Of replicas here, and of all ranks. */
+/* Sums of replicas here, and of all ranks. */
 static dt_result dti_unit_pass_same(dti_parallel *par, const dti_unit_pass *pass, uint64_t rows,
                                     uint32_t batch) {
     enum { orders = 4, all = orders + 2 };

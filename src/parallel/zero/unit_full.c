@@ -9,7 +9,7 @@ static dt_result dti_units_arenas(dti_parallel *par) {
     return DT_OK;
 }
 
-/* What is not trained, which each replica has in both. */
+/* Copies untrained values, which each replica has in both. */
 static dt_result dti_unit_rest(const dti_unit_part *part, bool show) {
     dt_store *s = part->store;
     for (uint32_t i = 0; i < s->layout.param_count; i++) {
@@ -23,7 +23,8 @@ static dt_result dti_unit_rest(const dti_unit_part *part, bool show) {
     return DT_OK;
 }
 
-/* A unit from its owners to all stores. What this rank cannot write others need not know yet. */
+/* Sends a unit from its owners to all stores. Other ranks need not know yet of a failed write
+ * here. */
 static dt_result dti_units_show_unit(dti_parallel *par, uint32_t unit, dt_result *own) {
     dti_units *u = &par->units;
     const dti_bucket range = u->buckets[unit];
@@ -62,7 +63,7 @@ static dt_result dti_units_show(dti_parallel *par) {
     for (uint32_t i = 0; i < par->job.local && !result; i++) /* buffers may have been written */
         result = dti_replica_failed(par, i, dti_unit_mirror(&par->units.parts[i], false));
     result = dti_agree_result(par, result);
-    dti_units_mark(par, false); /* what is written goes to whole parameters */
+    dti_units_mark(par, false); /* values are written to whole parameters */
     for (uint32_t b = 0; b < par->bucket_count && !result; b++)
         result = dti_units_show_unit(par, b, &own);
     for (uint32_t i = 0; i < par->job.local && !result && !own; i++)
@@ -72,7 +73,7 @@ static dt_result dti_units_show(dti_parallel *par) {
     return result;
 }
 
-/* Each replica's own part, and what each has, from its store. */
+/* Copies each replica's own part, and the values that each has, from its store. */
 static dt_result dti_units_take(dti_parallel *par) {
     for (uint32_t i = 0; i < par->job.local; i++) {
         const dti_unit_part *p = &par->units.parts[i];

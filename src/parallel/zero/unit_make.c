@@ -1,7 +1,7 @@
 /* Allocates the memory of steps with units. */
 
-/* What a device keeps to itself is on the host too: other replicas take it from there. It stays
- * when programs are made again. */
+/* A device's own part is on the host too, because other replicas read it there. It stays when
+ * programs are made again. */
 static dt_result dti_units_host(dti_parallel *par, dti_replica *r) {
     const size_t elements = (size_t)r->store->layout.fixed;
     if (r->store->device->info.kind == DT_DEVICE_CPU || r->store->host || r->mirror)
@@ -10,7 +10,7 @@ static dt_result dti_units_host(dti_parallel *par, dti_replica *r) {
     return r->mirror ? DT_OK : DT_ERROR_MEMORY;
 }
 
-/* Of a device: what it keeps to the host, or from there. */
+/* Copies a device's own part to the host, or from there. */
 static dt_result dti_unit_mirror(const dti_unit_part *p, bool to_device) {
     const dt_store *s = p->store;
     const uint64_t away = dti_layout_away(&s->layout);
@@ -180,7 +180,7 @@ static void dti_units_free(dti_parallel *par, dti_units *u) {
     *u = (dti_units){0};
 }
 
-/* Others wait for what never comes: the operation that they are in is given up. */
+/* Others wait for data that never comes: cancels their operation. */
 static void dti_units_leave(dti_units *u) {
     for (uint32_t i = 0; u->comm && i < DTI_UNITS_STAGED; i++)
         dti_works_cancel(u->comm, &u->sends[i]); /* memory is this rank's again */

@@ -17,7 +17,7 @@ static bool dti_units_are(const dti_parallel *par) {
     return dti_is_sharded(par) && par->desc.parallel.zero_stage >= DT_SHARD_GRADIENTS;
 }
 
-/* What parts here own of a range, to or from host memory in which it begins. */
+/* Copies the ranges that parts here own, to or from host memory, where the range begins. */
 static void dti_units_move(const dti_units *u, dti_bucket range, float *host, bool gradients,
                            bool out) {
     for (uint32_t i = 0; i < u->part_count; i++) {
@@ -94,7 +94,7 @@ static const dti_action *dti_units_next(const dti_parallel *par, dti_units *u) {
     return u->at < list->count && taken >= before * u->part_count ? &list->actions[u->at] : NULL;
 }
 
-/* Posts as far as there is room, and looks what has come. */
+/* Posts as far as there is room, and checks for received ones. */
 static dt_result dti_units_stream(const dti_parallel *par, dti_units *u, uint32_t most) {
     _Atomic uint32_t *arrived = &par->counters[u->counters + DTI_UNITS_ARRIVED];
     dt_result result = DT_OK;
@@ -113,7 +113,7 @@ static dt_result dti_units_stream(const dti_parallel *par, dti_units *u, uint32_
     return result;
 }
 
-/* ---- what a replica gathers */
+/* ---- the values that a replica gathers */
 
 static dt_result dti_unit_write(const dti_unit_part *p, uint64_t at, const float *from,
                                 uint64_t n) {
@@ -194,7 +194,7 @@ static dt_result dti_units_validate(dti_parallel *par, uint32_t index) {
     return dti_replica_validated(par, r, p);
 }
 
-/* Of all ranks, each of which has its own and else zeros. */
+/* Sums over all ranks, each with its own values and else zeros. */
 static dt_result dti_units_pairs(dti_parallel *par) {
     return dti_ranks_reduce(par, par->desc.comm, par->units.pairs, par->units.pair_count, DT_F32,
                             DT_COMM_SUM);
