@@ -409,9 +409,10 @@ static dt_result dti_key_load(dti_base *base, const dt_comm_desc *desc, const ch
     if (!dti_key_one_host(desc, rendezvous_host))
         return dti_fail(
             base, DT_ERROR_INVALID,
-            "ranks on several hosts need a key: run \"openssl rand -hex 32 > key; chmod 600 key\", "
-            "copy the file to all hosts, and name it in DTRAIN_SECRET_FILE or desc.key_file. On a "
-            "network that nobody else can reach, DTRAIN_INSECURE=1 or desc.insecure goes without");
+            "ranks on several hosts need a key: run \"openssl rand -hex 32 > key; chmod 600 "
+            "key\", copy the file to all hosts, and name it in DTRAIN_SECRET_FILE or "
+            "desc.key_file; or, on a network that nobody else can reach, set DTRAIN_INSECURE=1 or "
+            "desc.insecure");
     result = dti_key_share_host(base, desc, key, share);
     *have = !result;
     return result;

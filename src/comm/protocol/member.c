@@ -231,7 +231,7 @@ static bool dti_core_is_gone(const dti_core *core) {
 
 /* ---- time */
 
-/* After a damaged length a rank waits for bytes that never come, and the peer's heartbeats look like
+/* After a damaged length a rank waits for bytes that never come. The peer's heartbeats look like
  * them. */
 static void dti_tick_whole(dti_core *core, dti_link *link) {
     if (link->begun && link->heard >= link->begun + core->set.silence_ns)

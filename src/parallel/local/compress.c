@@ -138,8 +138,8 @@ static void dti_compress_encode(const dti_round_desc *d, const float *x, uint64_
         dti_int8_encode_block(x + i, to + i / DTI_BLOCK * (DTI_BLOCK + sizeof(float)), rest + i);
 }
 
-/* ---- and back: adds the values of all ranks, in their order. In double the product with a scale is
- * exact, so no compiler's contraction changes a bit. */
+/* ---- and back: adds the values of all ranks, in their order. In double the product with a scale
+ * is exact, so no compiler's contraction changes a bit. */
 
 static void dti_bf16_decode(const char *from, uint64_t stride, uint32_t ranks, uint64_t n,
                             float *to) {
