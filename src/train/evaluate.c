@@ -401,7 +401,8 @@ static dt_result dti_evaluation_check(dt_trainer *t, const dt_dataset *data, int
 static dt_result dti_evaluation_all(dt_trainer *t, const dt_dataset *data, int batch,
                                     const char *what, dt_train_report *r) {
     if (batch < 0)
-        return dti_fail(t->base, DT_ERROR_INVALID, "%s: batch is %d; 0 or more", what, batch);
+        return dti_fail(t->base, DT_ERROR_INVALID, "%s: batch is %d; it must be at least 0", what,
+                        batch);
     DTI_TRY(dti_check_forked(t->base));
     DTI_TRY(dti_trainer_whole(t, "be evaluated"));
     dti_trainer_drain(t);
@@ -422,7 +423,7 @@ static dt_result dti_evaluation_finite(dt_trainer *t, const double *terms) {
     return result ? result
                   : dti_fail(t->base, DT_ERROR_NUMERIC,
                              "evaluate: the sum of a loss over all samples is not finite; predict "
-                             "its values and look");
+                             "its values to find the cause");
 }
 
 /* Over replicas and ranks; one rounding each. */
@@ -461,10 +462,10 @@ static dt_result dti_predict_check(const dt_trainer *t, const dt_dataset *data, 
                                    size_t bytes) {
     if (y.graph && y.graph != t->graph)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "predict: a tensor of another graph than the trainer's: %s",
+                        "predict: the tensor belongs to another graph than the trainer's: %s",
                         dti_tensor_elsewhere(t->graph, y).text);
     if (dti_is_nil(y) || !dti_node_of(y)->samples || dti_node_of(y)->term)
-        return dti_fail(t->base, DT_ERROR_INVALID, "predict: %s has no value of each sample",
+        return dti_fail(t->base, DT_ERROR_INVALID, "predict: %s has no value for each sample",
                         dti_is_nil(y) ? "a nil tensor" : dti_tensor_print(y).text);
     if (y.id >= t->nodes && (t->par.job.replicas > 1 || dti_pipe_of(&t->par)))
         return dti_fail(
@@ -479,7 +480,7 @@ static dt_result dti_predict_check(const dt_trainer *t, const dt_dataset *data, 
                         dti_tensor_print(y).text);
     if (bytes != each * data->rows)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "predict: %llu samples of %s take %llu bytes, and there is room for %zu",
+                        "predict: %llu samples of %s take %llu bytes, but out has room for %zu",
                         (unsigned long long)data->rows, dti_tensor_print(y).text,
                         (unsigned long long)(each * data->rows), bytes);
     return DT_OK;
