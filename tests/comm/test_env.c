@@ -156,7 +156,7 @@ TEST(env_of_dtrains_own_names) {
     CHECK(ENV("DTRAIN_SHARED_MEMORY=off").shared_memory == DT_COMM_SHARED_OFF);
     CHECK(ENV("DTRAIN_SHARED_MEMORY=required").shared_memory == DT_COMM_SHARED_REQUIRED);
     CHECK(ENV("DTRAIN_SHARED_MEMORY=default").shared_memory == DT_COMM_SHARED_DEFAULT);
-    CHECK_ERROR(ENV("DTRAIN_SHARED_MEMORY=1"), "DTRAIN_SHARED_MEMORY is 1", "off or required");
+    CHECK_ERROR(ENV("DTRAIN_SHARED_MEMORY=1"), "DTRAIN_SHARED_MEMORY is \"1\"", "off or required");
 }
 
 TEST(env_of_torchrun) {
@@ -275,7 +275,7 @@ TEST(env_of_a_batch_script_is_a_single_process_with_a_note) {
 TEST(env_of_kubeflow) {
     dt_comm_desc d = ENV(PYTORCH_JOB("2", "1"));
     check_place(&d, "torch", 1, 2, 0, 1, "tcp://job-master-0:23456"); /* PET_* say one a pod */
-    CHECK_ERROR(ENV(PYTORCH_JOB("8", "4")), "PET_NPROC_PER_NODE=4", "torchrun --no-python",
+    CHECK_ERROR(ENV(PYTORCH_JOB("8", "4")), "PET_NPROC_PER_NODE is 4", "torchrun --no-python",
                 "nprocPerNode 1");
     /* torchrun in the pod has made ranks of it */
     d = ENV("RANK=5", "WORLD_SIZE=8", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=4", "GROUP_WORLD_SIZE=2",
@@ -288,8 +288,8 @@ TEST(env_of_kubeflow) {
     check_place(&d, "k8s", 1, 4, 0, 1, "tcp://job-node-0-0.job:29500");
     d = ENV(TRAINER_V2("4", "1"), "DTRAIN_PORT=5");
     check_place(&d, "k8s", 1, 4, 0, 1, "tcp://job-node-0-0.job:5");
-    CHECK_ERROR(ENV(TRAINER_V2("4", "8")), "PET_NPROC_PER_NODE=8", "torchrun --no-python");
-    CHECK_ERROR(ENV(TRAINER_V2("1:4", "1")), "PET_NNODES=1:4", "torchrun --no-python");
+    CHECK_ERROR(ENV(TRAINER_V2("4", "8")), "PET_NPROC_PER_NODE is 8", "torchrun --no-python");
+    CHECK_ERROR(ENV(TRAINER_V2("1:4", "1")), "PET_NNODES is 1:4", "torchrun --no-python");
 }
 
 TEST(env_of_an_indexed_job) {
@@ -305,7 +305,7 @@ TEST(env_of_an_indexed_job) {
     CHECK_ERROR(ENV("JOB_COMPLETION_INDEX=2"), "DTRAIN_WORLD_SIZE");
     CHECK_ERROR(ENV("JOB_COMPLETION_INDEX=2", "DTRAIN_WORLD_SIZE=3"), "DTRAIN_RDZV");
     CHECK_ERROR(ENV("JOB_COMPLETION_INDEX=3", "DTRAIN_WORLD_SIZE=3", "DTRAIN_RDZV=tcp://a:1"),
-                "JOB_COMPLETION_INDEX=3 is not below DTRAIN_WORLD_SIZE=3");
+                "JOB_COMPLETION_INDEX is 3; it must be below DTRAIN_WORLD_SIZE");
 }
 
 TEST(env_sets_that_agree_are_one) {
@@ -359,13 +359,13 @@ TEST(env_names_the_missing_variables_of_an_incomplete_set) {
     CHECK_ERROR(ENV("RANK=0"), "torch", "WORLD_SIZE, MASTER_ADDR, MASTER_PORT",
                 "DTRAIN_LAUNCHER=none");
     CHECK_ERROR(ENV("WORLD_SIZE=4"), "RANK, MASTER_ADDR, MASTER_PORT");
-    CHECK_ERROR(ENV("WORLD_SIZE=1"), ": RANK is not set");
-    CHECK_ERROR(ENV("RANK=0", "WORLD_SIZE=4", "MASTER_ADDR=a"), ": MASTER_PORT is not set");
-    CHECK_ERROR(ENV("RANK=0", "WORLD_SIZE=4", "MASTER_PORT=1"), ": MASTER_ADDR is not set");
-    CHECK_ERROR(ENV("MASTER_ADDR=a", "MASTER_PORT=1"), ": RANK, WORLD_SIZE is not set");
-    CHECK_ERROR(ENV("DTRAIN_RANK=0"), ": DTRAIN_WORLD_SIZE is not set");
-    CHECK_ERROR(ENV("DTRAIN_WORLD_SIZE=3"), ": DTRAIN_RANK is not set");
-    CHECK_ERROR(ENV("DTRAIN_WORLD_SIZE=3", MPIRUN4), ": DTRAIN_RANK is not set");
+    CHECK_ERROR(ENV("WORLD_SIZE=1"), "; set RANK, or");
+    CHECK_ERROR(ENV("RANK=0", "WORLD_SIZE=4", "MASTER_ADDR=a"), "; set MASTER_PORT, or");
+    CHECK_ERROR(ENV("RANK=0", "WORLD_SIZE=4", "MASTER_PORT=1"), "; set MASTER_ADDR, or");
+    CHECK_ERROR(ENV("MASTER_ADDR=a", "MASTER_PORT=1"), "; set RANK, WORLD_SIZE, or");
+    CHECK_ERROR(ENV("DTRAIN_RANK=0"), "; set DTRAIN_WORLD_SIZE, or");
+    CHECK_ERROR(ENV("DTRAIN_WORLD_SIZE=3"), "; set DTRAIN_RANK, or");
+    CHECK_ERROR(ENV("DTRAIN_WORLD_SIZE=3", MPIRUN4), "; set DTRAIN_RANK, or");
     CHECK_ERROR(ENV("DTRAIN_RANK=0", "DTRAIN_WORLD_SIZE=3"), "DTRAIN_RDZV");
     CHECK_ERROR(ENV("OMPI_COMM_WORLD_RANK=0"), "OMPI_COMM_WORLD_SIZE");
     CHECK_ERROR(ENV("OMPI_COMM_WORLD_SIZE=2"), "OMPI_COMM_WORLD_RANK");

@@ -328,7 +328,7 @@ static protocol_want protocol_wants(const protocol_case *c, protocol_fault fault
     switch (fault) {
     case PROTOCOL_NONE: return (protocol_want){{DT_OK, DT_OK}, {"", ""}, {3, 3}, true, false};
     case PROTOCOL_AGREE:
-        w.text[0] = "step 3 was given up: rank 1 failed and reports why; nothing has changed";
+        w.text[0] = "step 3 was cancelled: rank 1 failed and reports why; nothing has changed";
         w.lives = true;
         break;
     case PROTOCOL_NORM:

@@ -275,7 +275,7 @@ TEST(sync_batch_norm_is_refused_where_the_whole_batch_is_not_present) {
          .devices = "cpu:2",
          .result = DT_ERROR_UNSUPPORTED,
          .says = ".sync cannot be combined with .mode = DT_TRAIN_LOCAL"},
-        {.rows = PLAIN_ROWS - 1, .result = DT_ERROR_INVALID, .says = "one value a channel"}};
+        {.rows = PLAIN_ROWS - 1, .result = DT_ERROR_INVALID, .says = "one value per channel"}};
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
         const refusal *r = &refusals[i];
         const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = 1.0};

@@ -413,7 +413,7 @@ TEST(ops_that_cannot_be_split_over_tensor_ranks_are_refused_with_a_reason) {
         {.devices = "cpu:4", .replicas = 2, .result = DT_OK},
         {.batch_slices = 17,
          .result = DT_ERROR_INVALID,
-         .says = ".parallel.batch_slices is 17, and .batch 16"},
+         .says = ".parallel.batch_slices is 17 and .batch is 16"},
         {.pipeline = 2,
          .devices = "cpu:3",
          .result = DT_ERROR_INVALID,

@@ -1288,7 +1288,7 @@ static void shard_apart(rank *r) {
     d.parallel.zero_stage = DT_SHARD_PARAMETERS;
     d.parallel.shard_degree = 2;
     EXPECT(r, dt_trainer_create(m.graph, &d, &trainer) == DT_ERROR_INVALID);
-    EXPECT_TEXT(r, strstr(dt_ctx_error(m.ctx), ".parallel.shard_degree is 2, and rank 1 has 3"),
+    EXPECT_TEXT(r, strstr(dt_ctx_error(m.ctx), ".parallel.shard_degree is 2, but rank 1 has 3"),
                 "%s", dt_ctx_error(m.ctx));
     dt_ctx_destroy(m.ctx);
 }

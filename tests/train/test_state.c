@@ -202,10 +202,9 @@ TEST(a_checkpoint_of_other_parameters_or_another_optimizer_is_refused_by_name) {
         {STATE_RENAMED, DT_OPTIM_ADAM,
          "\"parameter 'fc.weight' [5, 18]\", the graph "
          "\"parameter 'head.weight' [5, 18]\""},
-        {STATE_SAME, DT_OPTIM_ADAMW, "optimizer is Adam, and here AdamW"},
-        {STATE_SAME, DT_OPTIM_DEFAULT, "optimizer is Adam, and here AdamW"},
-        {STATE_SAME, DT_OPTIM_SGD,
-         "optimizer is Adam, and here SGD; use the checkpoint's .optim.kind"},
+        {STATE_SAME, DT_OPTIM_ADAMW, "optimizer is Adam in the checkpoint, but AdamW"},
+        {STATE_SAME, DT_OPTIM_DEFAULT, "optimizer is Adam in the checkpoint, but AdamW"},
+        {STATE_SAME, DT_OPTIM_SGD, "but SGD here; use the checkpoint's .optim.kind"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         state_model m;

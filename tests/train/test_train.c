@@ -284,8 +284,8 @@ TEST(a_checkpoint_of_another_model_or_job_is_refused_and_changes_nothing) {
     static const struct {
         int batch, accumulate;
         const char *text;
-    } jobs[] = {{30, 1, "Its .batch is 37, here 30: use the same"},
-                {37, 2, "Its .accumulate is 1, here 2: use the same"}};
+    } jobs[] = {{30, 1, ".batch is 37 in the checkpoint, but 30 here; use the same"},
+                {37, 2, ".accumulate is 1 in the checkpoint, but 2 here; use the same"}};
     const char *path = "build/test_train_other.safetensors";
     train_model m;
     dt_trainer *trainer;

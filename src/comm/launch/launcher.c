@@ -169,11 +169,10 @@ static bool dti_env_fail_incomplete(dti_env_reader *r, int id) {
         dti_env_add_missing(r, "MASTER_ADDR", list);
         dti_env_add_missing(r, "MASTER_PORT", list);
     }
-    return dti_env_fail(
-        r,
-        "the variables of %s are not complete, as %s is not set; set it, or use a launcher (dtrun, "
-        "torchrun, mpirun, srun), or DTRAIN_LAUNCHER=none for one process",
-        names->name, list);
+    return dti_env_fail(r,
+                        "the variables of %s are not complete; set %s, or use a launcher (dtrun, "
+                        "torchrun, mpirun, srun), or DTRAIN_LAUNCHER=none for one process",
+                        names->name, list);
 }
 
 /* Whether some variables of a set are set. Slurm's rank is not enough: each batch script has it. */

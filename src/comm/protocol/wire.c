@@ -95,7 +95,7 @@ static const char *dti_frame_decode(const uint8_t in[DTI_HEADER_BYTES], dti_fram
     if (dti_get32(in) != DTI_MAGIC)
         return "bytes that are not the beginning of a frame";
     if (in[4] != DTI_WIRE_VERSION)
-        return "a frame of another protocol version";
+        return "a frame with an unknown version";
     *frame = (dti_frame){.type = in[5],
                          .flags = (uint16_t)dti_get16(in + 6),
                          .epoch = dti_get16(in + 8),
