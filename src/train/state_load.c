@@ -59,10 +59,10 @@ static dt_result dti_state_check_words(dt_trainer *t, const char *path, uint64_t
                         path, (unsigned long long)w[DTI_STATE_BATCH_SLICES],
                         t->desc.parallel.batch_slices);
     if (w[DTI_STATE_BATCH_SLICES] > t->par.desc.batch)
-        return dti_fail(t->base, DT_ERROR_INVALID,
-                        "%s: .parallel.batch_slices is %llu, and .batch %u; at most %u", path,
-                        (unsigned long long)w[DTI_STATE_BATCH_SLICES], t->par.desc.batch,
-                        t->par.desc.batch);
+        return dti_fail(
+            t->base, DT_ERROR_INVALID,
+            "%s: .parallel.batch_slices is %llu and .batch is %u; it must be at most %u", path,
+            (unsigned long long)w[DTI_STATE_BATCH_SLICES], t->par.desc.batch, t->par.desc.batch);
     if (w[DTI_STATE_BATCH_SLICES] < t->par.mesh.data)
         return dti_fail(
             t->base, DT_ERROR_INVALID,

@@ -630,7 +630,7 @@ TEST(sharing_refuses_settings_of_the_first_trainer) {
     gan_refused(&m, &d, DT_ERROR_INVALID, ".load is set, but a trainer with .replicas_of");
     d = gan_maker_desc(&m);
     d.batch = 5;
-    gan_refused(&m, &d, DT_ERROR_INVALID, ".parallel.batch_slices is 6, and .batch 5");
+    gan_refused(&m, &d, DT_ERROR_INVALID, ".parallel.batch_slices is 6 and .batch is 5");
     d = gan_maker_desc(&m);
     d.losses[0].term = dt_mean_loss(dt_softplus(m.fake)); /* other replicas have no such row */
     d.loss = (dt_tensor){0};

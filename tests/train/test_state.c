@@ -293,7 +293,8 @@ TEST(more_batch_slices_than_a_batch_has_samples_are_refused_with_the_limit) {
         state_log log;
         char text[80];
         dt_trainer *trainer;
-        snprintf(text, sizeof text, ".parallel.batch_slices is %d, and .batch 37; at most 37",
+        snprintf(text, sizeof text,
+                 ".parallel.batch_slices is %d and .batch is 37; it must be at most 37",
                  batch_slices[i]);
         REQUIRE(state_model_make(&m, &state_alone, STATE_SAME));
         dt_trainer_desc d = state_desc(&m);
