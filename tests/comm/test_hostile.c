@@ -227,8 +227,8 @@ TEST(hostile_limits_on_descriptors_are_named_in_the_error) {
     fleet *f = fleet_new(2);
     f->desc.join_timeout_ms = 800;
     fleet_run(f, without_descriptors);
-    CHECK_CONTAINS(f->at[0].text, "missing: 1; this process has no file descriptor left");
-    CHECK_CONTAINS(f->at[0].log, "no file descriptor is left for a new connection (Too many open");
+    CHECK_CONTAINS(f->at[0].text, "missing: 1; this process has no descriptor left");
+    CHECK_CONTAINS(f->at[0].log, "no descriptor is left for a new connection (Too many open");
     CHECK(lines_of(f->at[0].log) < 8 && f->at[0].numbers[0] < 500);
     fleet_free(f);
 }
@@ -262,14 +262,14 @@ TEST(hostile_limits_on_descriptors_that_ended_are_not_named) {
     f->desc.world_size = 3;
     f->desc.join_timeout_ms = 1600;
     fleet_run(f, without_descriptors_for_a_while);
-    CHECK_CONTAINS(f->at[0].log, "no file descriptor is left for a new connection");
+    CHECK_CONTAINS(f->at[0].log, "no descriptor is left for a new connection");
     CHECK_CONTAINS(f->at[0].text, "missing: 2");
     CHECK(!strstr(f->at[0].text, "descriptor"));
     fleet_free(f);
 }
 
 TEST(hostile_limits_on_descriptors_are_named_after_many_missing_ranks) {
-    const char *why = "; this process has no file descriptor left for connections: raise the limit "
+    const char *why = "; this process has no descriptor left for connections: raise the limit "
                       "(ulimit -n)";
     dti_peer *peers = calloc(1200, sizeof *peers);
     dti_core *core = calloc(1, sizeof *core);

@@ -244,7 +244,7 @@ TEST(message_servers_without_a_descriptor_report_it_and_continue) {
     for (int i = 0; i < 1000 && !said[0]; i++)
         dti_message_server_step(server->message_server, 1);
     CHECK(setrlimit(RLIMIT_NOFILE, &all) == 0);
-    CHECK_CONTAINS(said, "no file descriptor is left for a new connection (Too many open files)");
+    CHECK_CONTAINS(said, "no descriptor is left for a new connection (Too many open files)");
     message_server_pass(server, client, &client->closed, 1);
     CHECK(dti_message_server_dial(client->message_server, 1, address, 1));
     message_server_pass(server, client, &client->opened, 1);

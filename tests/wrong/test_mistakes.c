@@ -682,7 +682,7 @@ TEST(tensors_of_two_graphs_are_named) {
           DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_ctx_error(d.ctx), "another graph than the store's: relu of 'a' [B, 3]");
     CHECK(dt_program_write(d.train, a, (float[6]){0}, 24) == DT_ERROR_INVALID);
-    CHECK_CONTAINS(dt_ctx_error(d.ctx), "the input belongs to another graph: 'a' [B, 3]");
+    CHECK_CONTAINS(dt_ctx_error(d.ctx), "the input is a tensor of another graph: 'a' [B, 3]");
     CHECK(dt_program_write(d.train, (dt_tensor){0}, (float[6]){0}, 24) == DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_ctx_error(d.ctx), "the input is nil");
     bench far;

@@ -195,7 +195,7 @@ static const char *dti_member_roster(dti_core *core, dti_link *link, const uint8
 /* Coordinator: the missing ranks and the reason, if known. A list that does not fit is cut, as the
  * reason helps most. */
 static void dti_missing_list(const dti_core *core, char *list, size_t size) {
-    const char *why = core->starved ? "; this process has no file descriptor left for connections: "
+    const char *why = core->starved ? "; this process has no descriptor left for connections: "
                                       "raise the limit (ulimit -n)"
                                     : "";
     const size_t most = size - strlen(why) - sizeof ", 4294967295, ...";

@@ -62,8 +62,8 @@ static void dti_core_note_refusal(dti_core *core, const uint8_t *source, const c
 /* A listener's error; why: the system's text. */
 static void dti_core_note_no_descriptor(dti_core *core, const char *why) {
     dti_core_note_refusal(
-        core, NULL,
-        "no file descriptor is left for a new connection (%s): raise the limit (ulimit -n)", why);
+        core, NULL, "no descriptor is left for a new connection (%s): raise the limit (ulimit -n)",
+        why);
 }
 
 static void dti_source_text(const uint8_t *s, char text[32]) {
