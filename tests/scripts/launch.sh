@@ -180,11 +180,11 @@ incomplete() {
 
 incomplete_test() {
     wanted "$1" || return 0
-    if incomplete 'MASTER_PORT is not set' RANK=0 WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 &&
-        incomplete 'RANK, MASTER_ADDR, MASTER_PORT is not set' WORLD_SIZE=4 &&
+    if incomplete '; set MASTER_PORT, or' RANK=0 WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 &&
+        incomplete '; set RANK, MASTER_ADDR, MASTER_PORT, or' WORLD_SIZE=4 &&
         incomplete 'WORLD_SIZE' RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=29400 &&
-        incomplete 'OMPI_COMM_WORLD_RANK is not set' OMPI_COMM_WORLD_SIZE=4 &&
-        incomplete 'They disagree' RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1 PMI_RANK=1 \
+        incomplete '; set OMPI_COMM_WORLD_RANK, or' OMPI_COMM_WORLD_SIZE=4 &&
+        incomplete 'variables disagree' RANK=0 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1 PMI_RANK=1 \
             PMI_SIZE=2; then
         pass
     else
