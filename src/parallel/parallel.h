@@ -62,7 +62,7 @@ typedef struct dti_replica {
     dti_subtrees subtrees; /* of its batch slices */
     float *gradients;      /* host side: slots, one after another */
     /* The host's copy of the parameters that a store with units owns: after each update, and when
-     * all are gathered. NULL: they lie on the device. */
+     * all are gathered. NULL: the store's own memory is on the host. */
     float *mirror;
     double *weights;               /* of a run's pieces */
     dt_result result;              /* of this step */
@@ -282,9 +282,9 @@ static dt_result dti_mesh_count(dti_parallel *par);
 /* Whether the job's devices make this number of replicas; 0: any number. INVALID */
 static dt_result dti_mesh_fits(dti_parallel *par, uint32_t data);
 static void dti_mesh_cut(dti_parallel *par); /* this process's batch slices, of job.batch_slices */
-/* Likewise for the replicas: the first one and their number. */
+/* The batch slices of this rank's part of the data-parallel line through a position. */
 static dt_comm_span dti_mesh_slices_of(const dti_parallel *par, uint32_t position);
-/* The blocks that a rank has of those that a line's replicas share. */
+/* The subtrees of a rank's part of a data-parallel line, in the tree over batch slices. */
 static dti_subtrees dti_mesh_subtrees(const dti_parallel *par, dti_mesh_line line, uint32_t rank);
 /* Makes a comm group of the ranks along an axis through a position, in their order. Leaves of its
  * sums are batch slices along data, else positions. Called on all ranks together, in one order.
@@ -434,8 +434,7 @@ static bool dti_sums_are_rounded(const dti_parallel *par);
 /* The bytes that a rank sends for the gradients of this number of elements (as f32), or for a
  * round's differences. */
 static uint64_t dti_sums_wire_bytes(const dti_parallel *par, uint64_t gradient_bytes);
-static void dti_sums_log(const dti_parallel *par); /* the rounded values that ranks exchange, if not
-                                                      f32 */
+static void dti_sums_log(const dti_parallel *par); /* logs what ranks exchange, if it is not f32 */
 static dt_result dti_works_post(dt_comm *comm, dti_works *w, const dt_comm_op *op);
 /* Looks whether all have ended, or waits for it. */
 static dt_result dti_works_end(dt_comm *comm, dti_works *w, bool wait, bool *ended);

@@ -82,7 +82,7 @@ typedef struct dti_sent_frame {
  * each direction, across connections. */
 typedef struct dti_backlog {
     uint64_t sent, acknowledged;   /* by the peer */
-    uint64_t received, told;       /* of the peer's frames; `returned` ones */
+    uint64_t received, told;       /* of the peer's frames; as far as it knows */
     uint64_t resend;               /* the next to be sent again; `sent`: none */
     uint64_t bye_at;               /* the number of our BYE, which is not kept but made again */
     uint64_t untold_bytes;         /* of payloads received since the last acknowledgement */
@@ -105,8 +105,8 @@ typedef struct dti_backlog {
     uint8_t instance[DTI_INSTANCE_BYTES]; /* control: which process the peer is */
     bool bye_due, bye_sent, bye_received;
     bool join_due, lost_due, revoke_due; /* control frames that are to go */
-    uint32_t roster_next; /* coordinator: the first rank that it has not received yet */
-    uint32_t left_told;   /* coordinator: of core->left_list */
+    uint32_t roster_next;                /* coordinator: the first rank whose address it lacks */
+    uint32_t left_told;                  /* coordinator: of core->left_list */
 } dti_backlog;
 
 #define DTI_LOANS_MAX 8u

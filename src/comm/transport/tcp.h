@@ -57,7 +57,7 @@ struct dti_tcp {
     const dti_tls_calls *wire;
     dti_mutex lock;
     dti_thread thread;
-    bool sockets, locked_made, thread_made; /* allocated connections */
+    bool sockets, locked_made, thread_made; /* the parts that were made */
     int nudge[2];                           /* a pipe: ends the application's sleep */
     uint32_t events_seen;                   /* of core.events, by the thread */
     bool sleeping;                          /* the application is in poll */

@@ -57,7 +57,7 @@ typedef struct dti_pipe_chunk { /* of a pipeline */
     dt_store *store; /* NULL: another rank has it */
     dti_pipe_run *runs[DTI_PIPE_SHAPES];
     dti_batch_slice_stack sum; /* of its batch slices */
-    float *mirror;             /* on the host: its own parameters; NULL: on the device */
+    float *mirror; /* its own parameters, on the host; NULL: the store's memory is there */
 
     bool averages; /* are in the weights' place */
 

@@ -90,7 +90,7 @@ typedef struct dti_strategy {
     dti_phase_fn *weigh;                   /* samples and labels are looked at, targets weighed */
     dti_phase_fn *forward, *weigh_forward; /* NULL if others wait: they are a part of run */
     dti_parallel_part *run, *statistics;   /* sums have been computed */
-    uint64_t (*waited)(const dti_parallel *par); /* nanoseconds; NULL: not measured */
+    uint64_t (*waited)(const dti_parallel *par); /* nanoseconds; NULL: not reported */
     dti_phase_fn *norm;                          /* NULL: a part of validate */
     dti_parallel_part *pairs;                    /* of all blocks, to all; NULL: each has them */
     /* Start the work that the next two wait for, on devices that one thread drives; NULL:
@@ -107,12 +107,12 @@ typedef struct dti_strategy {
     /* Whether the next step's AGREE must wait for the end of one in flight; NULL: it must. */
     bool (*waits)(const dti_parallel *par, uint32_t rows, const dt_step_desc *step);
 
-    const char *(*statistic)(const dti_parallel *par); /* the value that is not finite; NULL if
-                                                          together */
-    dti_parallel_part *attribute;                      /* names the value that is not finite, or
+    const char *(*statistic)(
+        const dti_parallel *par); /* the name of one that is not finite, or NULL */
+    dti_parallel_part *attribute; /* names the value that is not finite, or
                                                           DT_OK */
-    dti_parallel_part *load;   /* running statistics as they were; nothing runs any more */
-    dti_parallel_clean *drop;  /* for actions that have begun; of a round, its steps */
+    dti_parallel_part *load;      /* running statistics as they were; nothing runs any more */
+    dti_parallel_clean *drop;     /* for actions that have begun; of a round, its steps */
     dti_parallel_clean *leave; /* others wait for data that never comes: cancels their operation */
     /* The state after a failed WRITE; NULL: the text names .parts. */
     dt_result (*partial_commit)(dti_parallel *par, dt_result result);

@@ -58,7 +58,7 @@ typedef struct dti_values_file {
                       float *values);
     /* The rank that reads or writes; DTI_VALUES_ALL: each, its own values. NULL: rank 0. */
     uint32_t (*rank)(void *user, uint32_t param, uint32_t array);
-    bool averages; /* to the file: in place of values, if not NULL */
+    bool averages; /* to the file: averages in place of values, if there are some */
 } dti_values_file;
 
 typedef struct dti_values_move { /* a move in progress */
@@ -69,7 +69,7 @@ typedef struct dti_values_move { /* a move in progress */
     uint32_t replica, tensor; /* the rank that is read */
     uint32_t rank;            /* with the file; DTI_VALUES_ALL: all get the values */
     bool asks;                /* other ranks take part */
-    bool averages;            /* values that no rank has yet */
+    bool averages;            /* an array without averages yet gets the values */
     float *piece, *room;      /* of DTI_AGREE_PIECE; the moved values, of `most` elements */
     uint64_t most;
     dt_result result; /* the first error, or the cause of the group's end */
