@@ -286,8 +286,8 @@ static dt_result dti_fit_resume(dti_fit *f) {
         DTI_TRY(dt_trainer_resume(t, &found));
     dti_fit_take_watched(f);
     if ((found || f->resumed) && (f->d->watch.patience || f->d->watch.restore_best) &&
-        (!f->s.best_step || (f->best && !f->have_best)))
-        dti_log(t->base, DT_LOG_INFO, "fit: continues after step %llu; no %s, so %s",
+        (!f->s.best_step || (f->best.values && !f->have_best)))
+        dti_log(t->base, DT_LOG_INFO, "fit: goes on after step %llu; no %s, so %s",
                 (unsigned long long)t->par.replicas[0].store->steps,
                 f->s.best_step ? "weights of the best value were read (the checkpoint lacks them, "
                                  "or dt_trainer_resume or _load read it, which ignore them)"

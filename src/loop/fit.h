@@ -27,12 +27,12 @@ typedef struct dti_fit {
     uint64_t valueless; /* of .not_finite: nothing counted */
     uint64_t seen_step; /* the newest validation's or watched epoch's */
     int watches;        /* number of the value */
-    bool asked;         /* a request to stop in the middle of a round of local steps */
-    dt_result held;     /* the failure of a callback in the middle of such a round */
-    char *best;         /* weights of the first store at their best; NULL: not wanted */
-    uint64_t best_bytes;
+    bool asked;         /* to stop, in the middle of a round of local steps; */
+    dt_result held;     /* or what a callback failed with there */
     bool have_best;
-    bool resumed; /* the watched state of an interrupted fit */
+    bool resumed; /* what an interrupted fit watched */
+    /* The best weights; .values is NULL: not wanted. */
+    dti_values_snapshot best;
 } dti_fit;
 
 /* ---- fit_desc.c: checks a fit's description, on all ranks together. INVALID */

@@ -167,44 +167,6 @@ static dt_result dti_evaluation_result(dt_trainer *t) {
 
 /* ---- a set */
 
-static dt_result dti_evaluation_units_fault(dt_trainer *t, const bool *faulty) {
-    dti_evaluation *v = &t->evaluation;
-    const dt_result result = dti_unit_pass_fault(&t->par, &v->pass, faulty);
-    if (result != DT_ERROR_NUMERIC)
-        return result;
-    snprintf(v->said, sizeof v->said, "%s", t->base->error);
-    return DT_OK;
-}
-
-/* own: this rank's result before the batch. */
-static dt_result dti_evaluation_units(dt_trainer *t, dt_result own) {
-    dti_evaluation *v = &t->evaluation;
-    bool faulty[DTI_REPLICAS_MAX] = {0};
-    dt_result taken = DT_OK; /* others would wait in the next batch */
-    if (!own) {
-        v->step = dti_evaluation_step(t);
-        dti_device_team_run(t->par.device_team, dti_evaluation_run, t);
-        own = dti_replicas_result(&t->par);
-    }
-    const dt_step_desc step = own ? (dt_step_desc){0} : v->step;
-    DTI_TRY(dti_unit_pass_batch(&t->par, &v->pass, v->now, &step, own));
-    for (uint32_t i = 0; i < t->par.job.local; i++) {
-        uint32_t first;
-        const uint32_t rows = dti_evaluation_rows(t, i, v->now->rows, &first);
-        double terms[DTI_TERMS_WIDTH] = {0};
-        dt_program *p = rows ? t->par.replicas[i].runs->runs[0].program : NULL;
-        if (rows && v->output.id && !taken)
-            taken = dti_replica_failed(&t->par, i, dti_evaluation_take(t, i, p, first, rows));
-        else if (rows && !v->output.id)
-            faulty[i] = !dti_unit_pass_terms(&t->par, i, terms) && !t->par.desc.program.no_check;
-        dti_evaluation_add(v, i, terms);
-    }
-    return v->output.id ? dti_agree_result(&t->par, taken) : dti_evaluation_units_fault(t, faulty);
-}
-
-/* ---- a pass over a set */
-
-/* A grid computes by its own chunks. */
 static dti_grid_evaluation dti_evaluation_forward(const dt_trainer *t, uint64_t rows,
                                                   uint32_t each) {
     const dti_evaluation *v = &t->evaluation;
@@ -318,9 +280,59 @@ static const dti_evaluation_kind dti_evaluation_replicas = {.begin = dti_evaluat
                                                             .batch = dti_evaluation_replicas_batch,
                                                             .end = dti_evaluation_replicas_end};
 
-/* Errors that a rank can find by itself. */
-static dt_result dti_evaluation_grid_open(dt_trainer *t, const dt_dataset *data,
-                                          const dti_grid_evaluation *d, dti_loader **out) {
+static dt_result dti_evaluation_units_begin(dt_trainer *t, const dt_dataset *data, uint32_t batch,
+                                            dti_loader **loader) {
+    const dt_result own = dti_evaluation_ready(t, data, batch, loader);
+    return dti_unit_pass_begin(&t->par, &t->evaluation.pass, data->rows, batch, own);
+}
+
+static dt_result dti_evaluation_units_fault(dt_trainer *t, const bool *faulty) {
+    dti_evaluation *v = &t->evaluation;
+    const dt_result result = dti_unit_pass_fault(&t->par, &v->pass, faulty);
+    if (result != DT_ERROR_NUMERIC)
+        return result;
+    snprintf(v->said, sizeof v->said, "%s", t->base->error);
+    return DT_OK;
+}
+
+static dt_result dti_evaluation_units_batch(dt_trainer *t, dt_result own) {
+    dti_evaluation *v = &t->evaluation;
+    bool faulty[DTI_REPLICAS_MAX] = {0};
+    dt_result taken = DT_OK; /* others would wait in the next batch */
+    if (!own) {
+        v->step = dti_evaluation_step(t);
+        dti_device_team_run(t->par.device_team, dti_evaluation_run, t);
+        own = dti_replicas_result(&t->par);
+    }
+    const dt_step_desc step = own ? (dt_step_desc){0} : v->step;
+    DTI_TRY(dti_unit_pass_batch(&t->par, &v->pass, v->now, &step, own));
+    for (uint32_t i = 0; i < t->par.job.local; i++) {
+        uint32_t first;
+        const uint32_t rows = dti_evaluation_rows(t, i, v->now->rows, &first);
+        double terms[DTI_TERMS_WIDTH] = {0};
+        dt_program *p = rows ? t->par.replicas[i].runs->runs[0].program : NULL;
+        if (rows && v->output.id && !taken)
+            taken = dti_replica_failed(&t->par, i, dti_evaluation_take(t, i, p, first, rows));
+        else if (rows && !v->output.id)
+            faulty[i] = !dti_unit_pass_terms(&t->par, i, terms) && !t->par.desc.program.no_check;
+        dti_evaluation_add(v, i, terms);
+    }
+    return v->output.id ? dti_agree_result(&t->par, taken) : dti_evaluation_units_fault(t, faulty);
+}
+
+static dt_result dti_evaluation_units_end(dt_trainer *t) {
+    dti_unit_pass_end(&t->par);
+    return DT_OK;
+}
+
+static const dti_evaluation_kind dti_evaluation_units = {.together = true,
+                                                         .begin = dti_evaluation_units_begin,
+                                                         .batch = dti_evaluation_units_batch,
+                                                         .end = dti_evaluation_units_end};
+
+/* A grid computes by its own chunks. What a rank can find wrong by itself. */
+static dt_result dti_evaluation_grid_ready(dt_trainer *t, const dt_dataset *data,
+                                           dti_loader **loader) {
     dti_evaluation *v = &t->evaluation;
     v->terms = v->terms ? v->terms : dti_alloc_array(t->base, DTI_TERMS_WIDTH, sizeof *v->terms);
     DTI_HAVE(v->terms);

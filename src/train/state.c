@@ -186,8 +186,9 @@ static bool dti_state_is_sharded(const dt_trainer *t) {
 
 typedef struct dti_state_walk {
     dti_state_file *f;
-    const dti_checkpoint *c;   /* the file to read; else NULL */
-    dti_checkpoint_file *file; /* the file to write; else NULL */
+    uint32_t first;            /* tensor of the first array */
+    const dti_checkpoint *c;   /* that is read, */
+    dti_checkpoint_file *file; /* or written */
 } dti_state_walk;
 
 static uint32_t dti_state_item_of(const dti_state_file *f, uint32_t param, uint32_t array) {

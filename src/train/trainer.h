@@ -66,10 +66,10 @@ typedef struct dti_watched { /* of the newest fit: see watched.c */
     double best;
     uint64_t best_step, waited, seen_step;
     dt_train_report train; /* of the epoch so far */
-    char *weights;         /* the best weights, of an unfinished fit with restore_best; else NULL */
-    uint64_t bytes;
-    bool have;   /* the weights are there */
-    bool loaded; /* from a file, and no fit has continued from it yet */
+    /* The best, of a fit under way that restores them; else NULL. */
+    dti_values_snapshot *weights;
+    bool have;   /* and they are there */
+    bool loaded; /* from a file, and no fit has gone on from it yet */
 } dti_watched;
 
 struct dt_trainer {

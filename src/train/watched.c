@@ -1,7 +1,7 @@
-/* What a checkpoint keeps of a fit: the best value and its step, and the epoch's sums so far. It
- * also keeps how long the fit has waited since, and with restore_best the best weights. They are
- * two tensors beside the state, which older readers ignore. So an interrupted fit ends where it
- * would have ended. */
+/* What a fit watches, as a checkpoint has it: the best value and when it came, how long was waited
+ * since, the epoch's sums so far, and the best weights where they are restored. One tensor has the
+ * words, and one of each parameter the weights. Readers that do not know them pass over them. So a
+ * fit that was interrupted ends where it would have. */
 
 enum {
     DTI_WATCHED_OF, /* 1 + the value, and 2^32 where larger is better */
@@ -9,8 +9,8 @@ enum {
     DTI_WATCHED_STEP,
     DTI_WATCHED_WAITED,
     DTI_WATCHED_SEEN,
-    DTI_WATCHED_MODEL, /* hash of names and shapes in the weights' order; 0: they are not there */
-    DTI_WATCHED_EPOCH, /* of the sums; of an epoch that has ended, until it is reported */
+    DTI_WATCHED_WEIGHTS, /* whether they are there */
+    DTI_WATCHED_EPOCH,   /* of the sums; one that has ended where that was not told yet */
     DTI_WATCHED_SAMPLES,
     DTI_WATCHED_STEPS,
     DTI_WATCHED_SUMS,
@@ -23,16 +23,12 @@ static uint64_t dti_watched_of(int value, bool larger) {
     return 1 + (uint64_t)value + (larger ? UINT64_C(1) << 32 : 0);
 }
 
-/* Weights lie in the order of creation, so the order must match too. */
-static uint64_t dti_watched_model(const dt_trainer *t) {
-    const dt_graph *g = t->graph;
-    uint64_t hash = 1;
-    for (uint32_t i = 0; i < g->param_count; i++) {
-        const dti_node *n = &g->nodes[g->params[i]];
-        hash = dti_hash64(hash, n->label, strlen(n->label));
-        hash = dti_hash64(hash, n->shape.dim, (size_t)n->shape.rank * sizeof n->shape.dim[0]);
-    }
-    return hash | 1;
+/* Whether a checkpoint gets them, and from where. */
+static void dti_watched_weights(const dt_trainer *t, dti_state_file *f) {
+    const dti_watched *w = &t->watched;
+    f->best = w->of && w->weights && w->have;
+    if (f->best && !dti_values_are_apart(&t->par))
+        f->best_values = w->weights->values;
 }
 
 /* Includes steps that have ended and that no report contains yet. */
@@ -70,8 +66,74 @@ static uint32_t dti_watched_put(const dt_trainer *t, uint64_t words[DTI_WATCHED_
     return 1;
 }
 
-/* From rank 0's file: words, all 0 if the file has none, and weights if they fit. */
-static dt_result dti_watched_find(dt_trainer *t, const dti_checkpoint *c,
+/* ---- reading */
+
+typedef struct dti_watched_walk {
+    const dti_checkpoint *c;
+    int *index; /* [parameters]: of the best weights' tensors */
+} dti_watched_walk;
+
+/* *all: each parameter has one of its size. Free .index, also after an error. */
+static dt_result dti_watched_index(const dt_trainer *t, dti_watched_walk *w, bool *all) {
+    const dt_store *s = t->par.replicas[0].store;
+    const uint32_t n = s->layout.param_count;
+    w->index = dti_alloc_array(t->base, n + 1u, sizeof *w->index);
+    DTI_HAVE(w->index);
+    for (uint32_t i = 0; i < n && *all; i++) {
+        dti_text name = dti_text_open(t->base);
+        dti_text_add(&name, DTI_STATE_BEST_NAME "%s", dti_store_name(s, i));
+        w->index[i] = name.ok ? dti_checkpoint_index(w->c, name.data) : -1;
+        const bool room = name.ok;
+        dti_text_free(&name);
+        DTI_HAVE(room);
+        *all = w->index[i] >= 0 && dti_checkpoint_at(w->c, w->index[i])->bytes ==
+                                       dti_arena_bytes(s->layout.params[i].elements);
+    }
+    return DT_OK;
+}
+
+static dt_result dti_watched_walk_read(void *user, uint32_t param, uint32_t array, uint64_t at,
+                                       uint64_t n, float *values) {
+    const dti_watched_walk *w = user;
+    return dti_checkpoint_read(w->c, w->index[param], dti_arena_bytes(at), dti_arena_bytes(n),
+                               values);
+}
+
+static uint32_t dti_watched_walk_all(void *user, uint32_t param, uint32_t array) {
+    return DTI_VALUES_ALL;
+}
+
+static dt_result dti_watched_read_best(dt_trainer *t, dti_watched_walk *w) {
+    const dti_layout *l = &t->par.replicas[0].store->layout;
+    for (uint32_t i = 0; i < l->param_count && w->c; i++)
+        DTI_TRY(dti_watched_walk_read(w, i, 0, 0, l->params[i].elements,
+                                      t->watched.weights->values + l->params[i].offset));
+    return DT_OK;
+}
+
+/* To all ranks. Rank 0 has the file; where it is in parts, all have. */
+static dt_result dti_watched_spread(dt_trainer *t, dti_watched_walk *w) {
+    dti_parallel *par = &t->par;
+    const dti_values_snapshot *best = t->watched.weights;
+    const dti_values_file f = {.user = w,
+                               .move = dti_watched_walk_read,
+                               .rank =
+                                   dti_checkpoint_parts_path(w->c) ? dti_watched_walk_all : NULL,
+                               .snapshot = best};
+    char *piece;
+    if (!dti_values_are_apart(par)) {
+        w->c = par->mesh.rank ? NULL : w->c;
+        DTI_TRY(dti_agree_result(par, dti_watched_read_best(t, w)));
+        return dti_ranks_tell(par, best->values, best->elements, DT_F32);
+    }
+    DTI_TRY(dti_agree_piece(par, &piece));
+    const dt_result result = dti_agree_result(par, dti_values_load(par, &f, 1, piece));
+    dti_free(t->base, piece);
+    return result;
+}
+
+/* From rank 0's file: words, all 0 where there are none. */
+static dt_result dti_watched_find(const dt_trainer *t, const dti_checkpoint *c,
                                   uint64_t words[DTI_WATCHED_WORDS]) {
     const dt_safetensors_tensor *own = dti_checkpoint_find(c, dti_watched_name);
     double value;
@@ -103,7 +165,8 @@ static void dti_watched_take(dt_trainer *t, const uint64_t words[DTI_WATCHED_WOR
     dti_report_add_terms(r, sums);
 }
 
-/* To all ranks, after the state; c: rank 0's. */
+/* To all ranks, after the state, whose programs may have been made again; c: rank 0's, or each
+ * rank's. */
 static dt_result dti_watched_load(dt_trainer *t, const dti_checkpoint *c) {
     dti_values_snapshot *best = t->watched.weights;
     dti_watched_walk w = {.c = c};

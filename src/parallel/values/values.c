@@ -287,7 +287,23 @@ static bool dti_values_reads(const dti_values_move *m, bool found, dti_bucket ra
     return any;
 }
 
-/* Writes to the stores here, each its own values. */
+/* To place `i` here. */
+static dt_result dti_values_write(const dti_values_move *m, const dti_values_place *p, uint32_t i,
+                                  uint64_t at, uint64_t n, const float *values) {
+    const dti_mesh *mesh = &m->par->mesh;
+    if (!m->snapshot)
+        return dti_store_array_write(p->store, m->array, at, n, values);
+    const dti_bucket has =
+        dti_bucket_overlap(dti_values_snapshot_has(m, p), (dti_bucket){at, at + n});
+    if (has.begin < has.end)
+        memcpy(dti_values_snapshot_at(m, p,
+                                      dti_mesh_replicas(mesh, mesh->rank).first + i / mesh->tensor,
+                                      i % mesh->tensor, has.begin),
+               values + (has.begin - at), (size_t)dti_bucket_elements(has) * sizeof *values);
+    return DT_OK;
+}
+
+/* To the places here, each of which takes what it has. */
 static void dti_values_take_piece(dti_values_move *m, uint64_t at, uint64_t n) {
     const dti_tp *tp = m->map.tp;
     const float *from = m->part ? tp->part : m->room;

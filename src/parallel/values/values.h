@@ -20,10 +20,11 @@
  *
  * The files of this folder in the order in which to read them:
  *
- *   maps.c      which rank has which values
- *   values.c    walks: save, load, gather and scatter
- *   trained.c   what a step changed, between replicas
- *   host.c      the host's store, as the application sees it */
+ *   maps.c       who has which values
+ *   values.c     walks: save, load, gather and scatter
+ *   snapshot.c   a copy of the values of the stores here
+ *   trained.c    what a step changed, between replicas
+ *   host.c       the host's store, as the application sees it */
 
 typedef struct dti_values_place { /* a tensor rank's place of a parameter, by replica */
     dt_store *store;              /* NULL: on another rank */
@@ -50,7 +51,16 @@ typedef struct dti_values_map {
     const char *lost; /* of other ranks, when the job has ended */
 } dti_values_map;
 
-/* The source or destination of a walk. */
+/* Values of the stores here, copied to the host. */
+typedef struct dti_values_snapshot {
+    float *values;
+    uint64_t elements;
+    /* [parameters][places here]: of a place's run in .values. The same values have one run. */
+    uint64_t *starts;
+    uint32_t places;
+} dti_values_snapshot;
+
+/* Where a walk comes from, or goes to. */
 typedef struct dti_values_file {
     void *user;
     /* Writes elements [at, at + n) of an array, or reads them to `values`; in order. */
@@ -58,7 +68,8 @@ typedef struct dti_values_file {
                       float *values);
     /* The rank that reads or writes; DTI_VALUES_ALL: each, its own values. NULL: rank 0. */
     uint32_t (*rank)(void *user, uint32_t param, uint32_t array);
-    bool averages; /* to the file: averages in place of values, if there are some */
+    bool averages;                       /* to the file: in place of values, where there are some */
+    const dti_values_snapshot *snapshot; /* in place of the stores' values; NULL: those */
 } dti_values_file;
 
 typedef struct dti_values_move { /* a move in progress */
@@ -66,11 +77,12 @@ typedef struct dti_values_move { /* a move in progress */
     dti_values_map map;
     const dti_tp_part *part; /* how tensor ranks have the parameter; NULL: each as a whole */
     uint32_t param, array;
-    uint32_t replica, tensor; /* the rank that is read */
-    uint32_t rank;            /* with the file; DTI_VALUES_ALL: all get the values */
-    bool asks;                /* other ranks take part */
-    bool averages;            /* an array without averages yet gets the values */
-    float *piece, *room;      /* of DTI_AGREE_PIECE; the moved values, of `most` elements */
+    uint32_t replica, tensor;            /* who is read */
+    uint32_t rank;                       /* with the file; DTI_VALUES_ALL: all get the values */
+    bool asks;                           /* other ranks take part */
+    bool averages;                       /* what has none yet gives its values */
+    const dti_values_snapshot *snapshot; /* in place of values; or NULL */
+    float *piece, *room;                 /* of DTI_AGREE_PIECE; what is moved, of `most` elements */
     uint64_t most;
     dt_result result; /* the first error, or the cause of the group's end */
     float own[DTI_STORE_PIECE / 16];
@@ -119,7 +131,21 @@ static dt_result dti_values_counted(dti_parallel *par, const uint32_t *counts);
 static uint32_t dti_values_most(const dti_parallel *par, uint32_t param, uint32_t array,
                                 uint32_t turn);
 
-/* ---- trained.c: the values that a step changes, which may be few of a store's arena */
+/* ---- snapshot.c */
+/* Room for what the stores here have. It fits until programs are made again. MEMORY */
+static dt_result dti_values_snapshot_make(dti_parallel *par, dti_values_snapshot *s);
+static void dti_values_snapshot_free(dti_parallel *par, dti_values_snapshot *s);
+/* Values from the stores here. No rank waits for another. */
+static dt_result dti_values_snapshot_take(dti_parallel *par, const dti_values_snapshot *s);
+/* Back to them, on all ranks together. */
+static dt_result dti_values_snapshot_restore(dti_parallel *par, const dti_values_snapshot *s);
+/* A part of a place's run: elements [at, at + n) of its store's arena. */
+static float *dti_values_snapshot_at(const dti_values_move *m, const dti_values_place *p,
+                                     uint32_t replica, uint32_t tensor, uint64_t at);
+/* Elements [at, at + n) of a place's arena that its run has. */
+static dti_bucket dti_values_snapshot_has(const dti_values_move *m, const dti_values_place *p);
+
+/* ---- trained.c: what a step changes, which is little beside all values of a store's arena */
 typedef struct dti_values_ranges { /* in the arena's order */
     const dti_bucket *buckets;
     uint32_t bucket_count;
