@@ -909,7 +909,7 @@ TEST(a_grid_trains_on_after_refusing_a_checkpoint_of_too_many_batch_slices) {
         const grid_end *e = &ranks[i].end;
         CHECK_TEXT(e->steps[0].loss == (double)DT_ERROR_INVALID &&
                        strstr(e->text, ".accumulate is 30, with 140 batch slices a replica of a "
-                                       "pipeline; their product is at most 4096"),
+                                       "pipeline; their product must be at most 4096"),
                    "rank %d: %d: %s", i, (int)e->steps[0].loss, e->text);
         CHECK_TEXT(!e->result && e->steps[0].hash, "rank %d does not go on", i);
     }
