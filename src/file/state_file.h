@@ -42,9 +42,8 @@ static dt_result dti_state_open(dti_state_file *f, uint32_t moments, const char 
                                 uint32_t words);
 static void dti_state_close(dti_state_file *f);
 static uint32_t dti_state_moments(const dt_store *s); /* that the store keeps now */
-/* The array of a parameter that one of the first tensors is, as the store numbers them: the best
- * weights are values. */
 #define DTI_STATE_BEST_NAME DTI_STATE_OWN "watch.best."
+/* The store's array that one of the first tensors belongs to. The best weights are values. */
 static uint32_t dti_state_array(const dti_state_file *f, uint32_t item);
 /* A dti_checkpoint_read_fn of a dti_state_file. */
 static dt_result dti_state_read(void *user, int item, uint64_t offset, void *to, size_t bytes);

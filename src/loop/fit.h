@@ -27,10 +27,10 @@ typedef struct dti_fit {
     uint64_t valueless; /* of .not_finite: nothing counted */
     uint64_t seen_step; /* the newest validation's or watched epoch's */
     int watches;        /* number of the value */
-    bool asked;         /* to stop, in the middle of a round of local steps; */
-    dt_result held;     /* or what a callback failed with there */
+    bool asked;         /* to stop, in the middle of a round of local steps */
+    dt_result held;     /* a callback's error in the middle of a round */
     bool have_best;
-    bool resumed; /* what an interrupted fit watched */
+    bool resumed; /* an interrupted fit's values were read */
     /* The best weights; .values is NULL: not wanted. */
     dti_values_snapshot best;
 } dti_fit;
@@ -41,7 +41,7 @@ static dt_result dti_fit_check(dt_trainer *t, const dt_fit_desc *d);
 /* ---- fit_watch.c */
 /* The part of a fit in a checkpoint, wherever one is written. */
 static void dti_fit_watched(dti_fit *f);
-/* Whatever an interrupted fit had watched: this one goes on as if it were that one. */
+/* This fit goes on with the watched values of an interrupted one. */
 static void dti_fit_take_watched(dti_fit *f);
 /* Whether .watch.save can be written, before the steps whose best weights it is for. */
 static dt_result dti_fit_probe(const dti_fit *f);

@@ -187,8 +187,8 @@ static bool dti_state_is_sharded(const dt_trainer *t) {
 typedef struct dti_state_walk {
     dti_state_file *f;
     uint32_t first;            /* tensor of the first array */
-    const dti_checkpoint *c;   /* that is read, */
-    dti_checkpoint_file *file; /* or written */
+    const dti_checkpoint *c;   /* a walk from it; else NULL */
+    dti_checkpoint_file *file; /* a walk to it, on ranks that write; else NULL */
 } dti_state_walk;
 
 static uint32_t dti_state_item_of(const dti_state_file *f, uint32_t param, uint32_t array) {

@@ -66,9 +66,9 @@ typedef struct dti_watched { /* of the newest fit: see watched.c */
     double best;
     uint64_t best_step, waited, seen_step;
     dt_train_report train; /* of the epoch so far */
-    /* The best, of a fit under way that restores them; else NULL. */
+    /* The best weights of a fit under way that restores them; else NULL. */
     dti_values_snapshot *weights;
-    bool have;   /* and they are there */
+    bool have;   /* the best weights were kept */
     bool loaded; /* from a file, and no fit has gone on from it yet */
 } dti_watched;
 

@@ -1,7 +1,7 @@
-/* What a fit watches, as a checkpoint has it: the best value and when it came, how long was waited
- * since, the epoch's sums so far, and the best weights where they are restored. One tensor has the
- * words, and one of each parameter the weights. Readers that do not know them pass over them. So a
- * fit that was interrupted ends where it would have. */
+/* The watched value of a fit in a checkpoint. It owns a tensor of words: the best value, its step,
+ * the values since then, and the epoch's sums so far. With .restore_best each parameter has a
+ * tensor of the best weights. Other readers ignore these tensors. An interrupted fit ends at the
+ * step of one without a break. */
 
 enum {
     DTI_WATCHED_OF, /* 1 + the value, and 2^32 where larger is better */
@@ -10,7 +10,7 @@ enum {
     DTI_WATCHED_WAITED,
     DTI_WATCHED_SEEN,
     DTI_WATCHED_WEIGHTS, /* whether they are there */
-    DTI_WATCHED_EPOCH,   /* of the sums; one that has ended where that was not told yet */
+    DTI_WATCHED_EPOCH,   /* of the sums; it may have ended without its report */
     DTI_WATCHED_SAMPLES,
     DTI_WATCHED_STEPS,
     DTI_WATCHED_SUMS,
@@ -132,7 +132,7 @@ static dt_result dti_watched_spread(dt_trainer *t, dti_watched_walk *w) {
     return result;
 }
 
-/* From rank 0's file: words, all 0 where there are none. */
+/* The words of rank 0's file; all 0 if it has none. */
 static dt_result dti_watched_find(const dt_trainer *t, const dti_checkpoint *c,
                                   uint64_t words[DTI_WATCHED_WORDS]) {
     const dt_safetensors_tensor *own = dti_checkpoint_find(c, dti_watched_name);

@@ -20,7 +20,7 @@
  *
  * The files of this folder in the order in which to read them:
  *
- *   maps.c       who has which values
+ *   maps.c       which places have which values
  *   values.c     walks: save, load, gather and scatter
  *   snapshot.c   a copy of the values of the stores here
  *   trained.c    what a step changed, between replicas
@@ -77,10 +77,10 @@ typedef struct dti_values_move { /* a move in progress */
     dti_values_map map;
     const dti_tp_part *part; /* how tensor ranks have the parameter; NULL: each as a whole */
     uint32_t param, array;
-    uint32_t replica, tensor;            /* who is read */
+    uint32_t replica, tensor;            /* the place that is read */
     uint32_t rank;                       /* with the file; DTI_VALUES_ALL: all get the values */
     bool asks;                           /* other ranks take part */
-    bool averages;                       /* what has none yet gives its values */
+    bool averages;                       /* a parameter without an average gives its values */
     const dti_values_snapshot *snapshot; /* in place of values; or NULL */
     float *piece, *room;                 /* of DTI_AGREE_PIECE; what is moved, of `most` elements */
     uint64_t most;
