@@ -1,7 +1,7 @@
 /* The one ordered list of dtrain's source files, a layer after the layers that it uses. It is the
- * development build (`cc -c src/dtrain.c`) and the input of ./build.sh header, which makes dtrain.h
- * of it: what follows dtrain_api.h is compiled under DT_IMPLEMENTATION, or a part of it, only.
- * A part (base/split.h) is what stands under its DTI_COMPILES_; headers before that are shared. */
+ * development build (`cc -c src/dtrain.c`). ./build.sh header makes dtrain.h of it: the files after
+ * dtrain_api.h are compiled only under DT_IMPLEMENTATION, or a part of it. A part (base/split.h) is
+ * under its DTI_COMPILES_; headers before that are shared. */
 #ifndef DT_IMPLEMENTATION
 #define DT_IMPLEMENTATION
 #endif
@@ -49,7 +49,7 @@ DTI_OPTIMIZE_END
 #include "base/field.h"
 #include "base/field.c"
 
-/* ---- comm: collectives over threads, TCP and MPI; uses base alone */
+/* ---- comm: collectives over threads, TCP and MPI; uses only base */
 #include "comm/comm.h"
 #include "comm/message_server.h"
 #include "comm/collective/fold.h"
@@ -489,12 +489,12 @@ DTI_OPTIMIZE_END
 #include "parallel/step/scalar_sums.c"
 #include "parallel/data/replica_actions.c"
 #include "parallel/step/protocol.c"
+#include "parallel/step/nan_search.c"
 #include "parallel/data/replica_step.c"
 #include "parallel/values/trained.c"
 #include "parallel/zero/owners.c"
 #include "parallel/zero/unit_step.c"
 #include "parallel/zero/unit_make.c"
-#include "parallel/zero/unit_search.c"
 #include "parallel/zero/unit_evaluate.c"
 #include "parallel/zero/unit_full.c"
 #include "parallel/data/one.c"
@@ -515,7 +515,6 @@ DTI_OPTIMIZE_END
 #include "parallel/pipeline/pipe_list.c"
 #include "parallel/step/slice_stack.c"
 #include "parallel/pipeline/pipe_sum.c"
-#include "parallel/pipeline/pipe_attribute.c"
 #include "parallel/pipeline/pipe_share.c"
 #include "parallel/pipeline/pipe_units.c"
 #include "parallel/pipeline/pipe_step.c"

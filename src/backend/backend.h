@@ -125,9 +125,9 @@ typedef struct dti_backend {
     /* Waits until segment `segment`, started by an exec_start of its own, has finished. Segments
      * started after it continue. */
     dt_result (*exec_reach)(dti_exec *exec, uint32_t segment);
-    /* Runs launches [first, first + count) again, each followed by a SCAN of what it wrote;
-     * *fault is the number of the first launch whose result has a NaN or an infinity, or
-     * launch_count. Slow; blocks. */
+    /* Runs launches [first, first + count) again, each followed by a SCAN of its results. It ends
+     * at the first NaN or infinity: *fault is that launch's number, or launch_count. Their segments
+     * read the host's inputs, and give outputs to the host. Slow; blocks. */
     dt_result (*exec_find_fault)(dti_exec *exec, uint32_t first, uint32_t count, uint32_t *fault);
     /* All work started after this waits until `wait` has its value. `signal` gets its value when
      * all work started before has finished. semaphore 0: none. For devices that `hosts` with

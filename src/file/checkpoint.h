@@ -127,6 +127,7 @@ typedef struct dti_checkpoint_parts {
     /* A time of dti_now_ns: parts are awaited until then, and as long as this rank's took. 0: not
      * started; 1: no longer. */
     _Atomic uint64_t until;
+    bool unseen; /* it failed since a part was not there; a failure of rank 0's own comes first */
 } dti_checkpoint_parts;
 /* The random part of the temporary folder's name. Rank 0 draws it, and sends it to all. */
 static void dti_checkpoint_parts_name(uint64_t name[2]);

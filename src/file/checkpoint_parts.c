@@ -143,7 +143,8 @@ static dt_result dti_checkpoint_parts_wait(dti_base *base, dti_checkpoint_parts 
             i++;
             continue;
         }
-        if (now >= most || (until && now >= (until > 1 ? DTI_MAX(until, least) : until)))
+        p->unseen = now >= most || (until && now >= (until > 1 ? DTI_MAX(until, least) : until));
+        if (p->unseen)
             return dti_fail(base, DT_ERROR_IO,
                             "%s: rank 0 does not see the part of rank %u: " DTI_CHECKPOINT_SEEN,
                             p->path, i);

@@ -25,7 +25,6 @@
  *   one.c                      a job of one device, whose steps start ahead
  *   owners.c                   ZeRO-1: the owners of blocks, and PUBLISH
  *   unit_make.c, unit_step.c   ZeRO-2 and 3: buffers; GATHER and REDUCE
- *   unit_search.c              which op made a NaN
  *   unit_evaluate.c            evaluations
  *   unit_full.c                all parameters, between steps */
 
@@ -70,7 +69,6 @@ typedef struct dti_replica {
     dti_list_walk walk;            /* its list in this step */
     uint32_t arrived;              /* buckets that it has given */
     double norm;                   /* of the gradient */
-    uint32_t fault;                /* the launch that unit_search.c found; UINT32_MAX: none */
     bool faulty;                   /* a local step: a gradient, or a value to write, is not
                                       finite */
     bool empty;                    /* a local step: no target counts */
@@ -236,6 +234,10 @@ typedef struct dti_parallel {
     uint32_t oldest, under_way;
     _Atomic uint32_t *counters;
     bool asked; /* for a checkpoint: here, and after the step on any rank */
+
+    bool searches;         /* lists are worked off to find what made a NaN (step/nan_search.c) */
+    dti_finding *findings; /* by device here */
+    uint32_t finding_count;
 } dti_parallel;
 
 /* A part that was left out (base/optional.h) never exists. These functions ask for it, so the
@@ -389,12 +391,6 @@ static dt_result dti_unit_committed(const dti_unit_part *p);
 /* Where a part has a bucket's sum. */
 static float *dti_unit_window(const dti_unit_part *p, uint32_t b);
 static const dti_sum_kind dti_unit_kind;
-/* ---- zero/unit_search.c: on all ranks together, for the replicas' runs, whose inputs are still
- * there */
-/* Works their lists off again, and scans the results of launches. */
-static dt_result dti_units_search(dti_parallel *par);
-static dt_result dti_units_attribute(dti_parallel *par);
-
 /* ---- zero/unit_evaluate.c */
 /* The options to lower a program of `rows` rows with. */
 static dti_batch_slices dti_unit_pass_slices(const dti_parallel *par, const dti_piece *rows);

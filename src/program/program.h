@@ -211,10 +211,9 @@ static dt_result dti_program_commit_start(dt_program *p);
 static dt_result dti_program_validate(dt_program *p, double *norm, bool *faulty);
 /* After it: the update. Starts it and waits. */
 static dt_result dti_program_commit(dt_program *p);
-/* After a run with a loss, gradient or update that is not finite. Finds the parameter or op,
- * reports it (dti_fail), and returns its name. NULL: the fault is not in this replica. ran: it had
- * rows, so its ops can be searched. */
-static const char *dti_program_attribute(dt_program *p, bool ran);
+/* After a validation: whether a parameter, or what the update would make of one, is not finite.
+ * The error's text names it. */
+static bool dti_program_attribute(dt_program *p);
 
 /* ---- host_weights.c: only for a device that runs on its own, and if targets are inputs */
 /* MEMORY; after it p->host_weights may be NULL */
@@ -282,10 +281,10 @@ static void dti_step_settle(dt_program *p);
 /* Finds why a step is not finite, for the report. segments: the number of forward and backward ones
  * that may be the reason. */
 static dt_result dti_step_fault(dt_program *p, dt_report *r, uint32_t segments);
-/* In two parts, for parameters that are gathered. First the first launch of segments [from, end)
- * that gave such a value, or UINT32_MAX; then the name of its op. */
-static dt_result dti_step_find_fault(dt_program *p, uint32_t from, uint32_t end, uint32_t *fault);
-static dt_result dti_step_fault_at(dt_program *p, dt_report *r, uint32_t segments, uint32_t fault);
+/* Runs segments [from, end) of an open step, up to the first launch that gives such a value.
+ * NUMERIC, with its name: *fault is its number. DT_OK: no launch gave one. */
+static dt_result dti_step_search(dt_program *p, dt_report *r, uint32_t from, uint32_t end,
+                                 uint32_t *fault);
 static double dti_term_value(double sum, double weight); /* 0 where nothing weighs */
 /* Finishes a commit that has begun, so that the store has a whole step. */
 static dt_result dti_store_finish_commit(const dt_store *s);

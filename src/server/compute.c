@@ -141,8 +141,7 @@ static bool dti_shares_are_finite(const dti_parallel *par) {
 
 /* The op that made it, where one can be found; the step is given up then. */
 static dt_result dti_shares_fault(dti_parallel *par) {
-    if (dti_parallel_attribute(par))
-        return DT_ERROR_NUMERIC;
+    DTI_TRY(dti_search_step(par));
     return dti_fail(
         par->base, DT_ERROR_NUMERIC,
         "step %llu: the gradient of a batch slice is not finite; the weights are unchanged",

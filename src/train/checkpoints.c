@@ -24,22 +24,30 @@ static bool dti_checkpoint_is_due(const dt_trainer *t, uint64_t step) {
                             : step && step % every == 0 && step != t->tried);
 }
 
+/* Rank 0 waits for the others' parts, which are there now, or never will be. Where it failed by
+ * itself, others' failures may come of that: it has removed the folder. */
+static dt_result dti_checkpoint_last(dt_trainer *t, dt_result others) {
+    const dti_error_text error = dti_error_of(&t->par);
+    const bool last = t->par.mesh.rank == 0;
+    dt_result own = last ? dti_checkpoint_join(t, others ? 0 : DTI_CHECKPOINT_GRACE_NS) : DT_OK;
+    if (last && others && t->parts->unseen)
+        own = DT_OK;
+    own = dti_agree_result(&t->par, own);
+    if (others && !own)
+        dti_error_back(&t->par, &error);
+    return own ? own : others;
+}
+
 static dt_result dti_checkpoint_wait(dt_trainer *t) {
     if (!t->writing)
         return DT_OK;
     t->writing = false;
-    const bool last = t->desc.checkpoint.sharded && t->par.mesh.rank == 0;
-    dt_result result =
-        dti_agree_result(&t->par, last ? DT_OK : dti_checkpoint_copy_wait(t->base, t->copy));
-    if (last) { /* it has waited for the others' parts, which are complete or never will be */
-        const dti_error_text error = dti_error_of(&t->par);
-        const dt_result own = dti_checkpoint_join(t, result ? 0 : DTI_CHECKPOINT_GRACE_NS);
-        if (result)
-            dti_error_back(&t->par, &error);
-        result = result ? result : own;
-    }
-    if (t->desc.checkpoint.sharded)
-        result = dti_agree_result(&t->par, result);
+    const bool sharded = t->desc.checkpoint.sharded;
+    dt_result result = dti_agree_result(&t->par, sharded && t->par.mesh.rank == 0
+                                                     ? DT_OK
+                                                     : dti_checkpoint_copy_wait(t->base, t->copy));
+    if (sharded)
+        result = dti_checkpoint_last(t, result);
     return dti_checkpoint_counted(t, result);
 }
 

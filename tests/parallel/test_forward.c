@@ -287,6 +287,7 @@ typedef struct forward_job {
     bool label;         /* in place of that its target is out of range */
     dt_result expected; /* on all */
     const char *said;
+    bool backward; /* of a NaN: it comes there */
 } forward_job;
 
 typedef struct forward_source {
@@ -434,62 +435,173 @@ TEST(a_rank_that_is_killed_in_an_evaluation_is_an_error_on_all_others) {
     }
 }
 
-/* ---- a NaN */
+/* ---- a NaN, in a micro-batch that is not the last one */
+
+enum { NAN_ROWS = 40, NAN_BATCH = 20 };
+
+typedef struct nan_model {
+    dt_ctx *ctx;
+    dt_graph *graph;
+    dt_tensor x, y, loss;
+    float rows[2][NAN_ROWS * 4]; /* the first set has a row whose values sum up to about -200 */
+} nan_model;
+
+/* Of that row an op gives a NaN forward, or an infinity backward; each in the second stage. */
+static bool nan_make(nan_model *m, bool backward, int bad) {
+    static const dt_linear_desc column = {.tensor = DT_TENSOR_COLUMN},
+                                row = {.tensor = DT_TENSOR_ROW};
+    if (dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true, .threads = 1}, &m->ctx) ||
+        dt_graph_create(m->ctx, &m->graph))
+        return false;
+    m->x = dt_input(m->graph, "x", DT_F32, dt_dims(4));
+    m->y = dt_input(m->graph, "y", DT_F32, dt_dims(4));
+    dt_tensor h = dt_stage(dt_tanh(dt_nn_linear(m->x, "a", 8)), 1);
+    const dt_tensor sum = dt_affine(dt_sum(m->x, dt_dims(0), true), 1, 100);
+    h = dt_nn_linear_with(dt_tanh(dt_nn_linear_with(h, "up", 8, &column)), "down", 8, &row);
+    h = backward ? dt_sqrt(dt_mul(dt_mul(h, h), dt_relu(sum))) : dt_add(h, dt_log(sum));
+    m->loss = dt_mse(dt_nn_linear(h, "c", 4), m->y);
+    for (int i = 0; i < NAN_ROWS * 4; i++)
+        m->rows[0][i] = m->rows[1][i] = (float)(i % 11) * 0.1f;
+    m->rows[0][bad * 4 + 1] = -200.0f;
+    return dt_graph_error(m->graph) == NULL;
+}
+
+static dt_result nan_open(rank *r, nan_model *m, dt_trainer_desc *d, dt_trainer **t, int bad) {
+    static const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = 0.01};
+    const forward_job *c = r->job->arg;
+    if (!EXPECT(r, nan_make(m, c->backward, bad)))
+        return DT_ERROR_INVALID;
+    *d = (dt_trainer_desc){
+        .losses = {{.term = m->loss}},
+        .optim = &sgd,
+        .batch = NAN_BATCH,
+        .accumulate = 5,
+        .no_shuffle = true,
+        .comm = r->comm,
+        .devices = rank_devices(r),
+        .data = {.rows = NAN_ROWS,
+                 .columns = {{.input = m->x, .dtype = DT_F32}, {.input = m->y, .dtype = DT_F32}}}};
+    d->data.columns[0].data = m->rows[0];
+    d->data.columns[1].data = m->rows[1];
+    d->parallel.pipeline = c->shape.stages;
+    d->parallel.tensor = c->shape.tensor_ranks;
+    d->parallel.replicas = c->shape.stages || c->shape.tensor_ranks ? c->shape.replicas : 0;
+    d->parallel.batch_slices = c->shape.replicas;
+    d->parallel.zero_stage = c->shape.zero_stage;
+    d->parallel.bucket_bytes = 256; /* several units */
+    const dt_result result = dt_trainer_create(m->graph, d, t);
+    EXPECT_TEXT(r, !result, "%s", dt_ctx_error(m->ctx));
+    return result;
+}
 
 static void forward_nan(rank *r) {
     const forward_job *c = r->job->arg;
-    train_model m = {0};
+    static nan_model m;
     dt_trainer *t = NULL;
+    dt_trainer_desc d;
     dt_train_report report = {0};
-    dt_result result = dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &m.ctx);
-    result = result ? result : dt_graph_create(m.ctx, &m.graph);
-    const dt_tensor x = dt_input(m.graph, "x", DT_F32, dt_dims(4)),
-                    y = dt_input(m.graph, "y", DT_F32, dt_dims(4));
-    dt_tensor h = dt_stage(dt_nn_linear(x, "a", 8), 1);
-    h = dt_add(dt_nn_linear(h, "b", 8),
-               dt_log(dt_affine(dt_sum(x, dt_dims(0), true), 1, 100))); /* of row 7: -1 */
-    h = dt_nn_linear(dt_tanh(h), "c", 4);
-    static float rows[2][40 * 4];
-    for (int i = 0; i < 160; i++)
-        rows[0][i] = rows[1][i] = (float)(i % 11) * 0.1f;
-    rows[0][7 * 4 + 1] = -200.0f;
-    const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = 0.01};
-    dt_trainer_desc d = {.losses = {{.term = dt_mse(h, y)}},
-                         .optim = &sgd,
-                         .batch = 4,
-                         .comm = r->comm,
-                         .devices = rank_devices(r),
-                         .data = {.rows = 40,
-                                  .columns = {{.input = x, .data = rows[1], .dtype = DT_F32},
-                                              {.input = y, .data = rows[1], .dtype = DT_F32}}}};
-    d.parallel.pipeline = c->shape.stages;
-    d.parallel.replicas = c->shape.replicas;
-    d.parallel.zero_stage = c->shape.zero_stage;
-    result = result ? result : dt_trainer_create(m.graph, &d, &t);
-    EXPECT_TEXT(r, !result, "%s", dt_ctx_error(m.ctx));
-    dt_dataset bad = d.data;
-    bad.columns[0].data = rows[0];
-    result = t ? dt_trainer_evaluate(t, &bad, 2, &report) : result;
+    uint64_t before = 0, after = 1;
+    if (nan_open(r, &m, &d, &t, 1))
+        return;
+    dt_dataset good = d.data;
+    good.columns[0].data = m.rows[1];
+    dt_result result = c->backward ? DT_ERROR_NUMERIC : dt_trainer_evaluate(t, &d.data, 2, &report);
     EXPECT_TEXT(r,
-                result == DT_ERROR_NUMERIC && strstr(dt_ctx_error(m.ctx), c->said) &&
-                    report.samples == 40 && isnan(report.loss),
+                result == DT_ERROR_NUMERIC &&
+                    (c->backward || (strstr(dt_ctx_error(m.ctx), c->said) &&
+                                     report.samples == NAN_ROWS && isnan(report.loss))),
                 "%d, %d samples, loss %g: %s", (int)result, (int)report.samples, report.loss,
                 dt_ctx_error(m.ctx));
-    result = t ? dt_trainer_evaluate(t, &d.data, 2, &report) : result;
+    result = dt_trainer_evaluate(t, &good, 2, &report);
     EXPECT_TEXT(r, !result && report.loss > 0, "%s", dt_ctx_error(m.ctx));
-    EXPECT_TEXT(r, t && !dt_trainer_step(t, NULL), "%s", dt_ctx_error(m.ctx));
+    EXPECT(r, !dt_store_state_hash(dt_trainer_store(t), &before));
+    result = dt_trainer_step(t, NULL);
+    EXPECT_TEXT(r, result == DT_ERROR_NUMERIC && strstr(dt_ctx_error(m.ctx), c->said), "%d: %s",
+                (int)result, dt_ctx_error(m.ctx));
+    EXPECT(r, !dt_store_state_hash(dt_trainer_store(t), &after) && before == after);
+    EXPECT_TEXT(r, !dt_trainer_step(t, NULL), "%s", dt_ctx_error(m.ctx));
+    EXPECT(r, !dt_store_state_hash(dt_trainer_store(t), &r->numbers[0]));
     dt_ctx_destroy(m.ctx);
 }
 
-TEST(a_nan_in_an_evaluation_of_stages_is_named_by_its_first_op_on_all_ranks) {
+/* On ranks that have its devices in equal parts: what it says, and the same weights on all. */
+static uint64_t forward_nan_on(forward_job c, int ranks) {
+    static const char *const devices[] = {"cpu", "cpu", "cpu:2", "", "cpu:4", "", "", "", "cpu:8"};
+    const forward_shape *s = &c.shape;
+    const int count =
+        forward_least(s->stages) * forward_least(s->tensor_ranks) * forward_least(s->replicas);
+    job *j = job_new(ranks, &c);
+    for (int i = 0; j && i < ranks; i++)
+        j->devices[i] = devices[count / ranks];
+    CHECK_TEXT(j && job_run(j, forward_nan), "%d x %d x %d, ZeRO %d, %d ranks: %s", s->stages,
+               s->tensor_ranks, s->replicas, s->zero_stage, ranks, c.said);
+    const uint64_t hash = j ? j->at[0].numbers[0] : 0;
+    for (int i = 1; j && i < ranks; i++)
+        CHECK(j->at[i].numbers[0] == hash);
+    job_free(j);
+    return hash;
+}
+
+TEST(a_nan_is_named_by_its_first_op_on_any_mesh) {
+    static const struct {
+        forward_shape shape;
+        const char *forward, *backward;
+    } rows[] = {
+        {{.replicas = 2}, "', step 1: op log", "', step 1: op unary_grad"},
+        {{.stages = 2, .replicas = 1},
+         "stage 1', step 1: op log",
+         "stage 1', step 1: op unary_grad"},
+        {{.stages = 2, .replicas = 2},
+         "stage 1', step 1: op log",
+         "stage 1', step 1: op unary_grad"},
+        {{.tensor_ranks = 2, .replicas = 2}, "', step 1: op log", "', step 1: op unary_grad"},
+        {{.stages = 2, .tensor_ranks = 2, .replicas = 2},
+         "stage 1', step 1: op log",
+         "stage 1', step 1: op unary_grad"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        for (int level = 0; level <= DT_SHARD_PARAMETERS; level++) {
+            if (rows[i].shape.replicas < 2 && level)
+                continue;
+            forward_job c = {.shape = rows[i].shape, .said = rows[i].forward};
+            c.shape.zero_stage = level;
+            uint64_t one = forward_nan_on(c, 1);
+            CHECK(forward_nan_on(c, 2) == one);
+            c.said = rows[i].backward;
+            c.backward = true;
+            one = forward_nan_on(c, 1 + level % 2);
+            CHECK(one);
+        }
+    }
+}
+
+static void nan_die(rank *r) {
+    static nan_model m;
+    dt_trainer *t = NULL;
+    dt_trainer_desc d;
+    if (nan_open(r, &m, &d, &t, NAN_BATCH + 2)) /* of the second step */
+        return;
+    const long start = harness_actions;
+    EXPECT_TEXT(r, !dt_trainer_step(t, NULL), "%s", dt_ctx_error(m.ctx));
+    const long actions = harness_actions - start;
+    if (r->doomed)
+        harness_killer = harness_actions + actions + (long)r->numbers[0] * actions / 8;
+    const dt_result result = dt_trainer_step(t, NULL);
+    EXPECT_TEXT(r, result == DT_ERROR_PEER_LOST, "%d: %s", (int)result, dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+}
+
+TEST(a_rank_that_is_killed_while_a_nan_is_searched_is_an_error_on_all_others) {
     static const forward_job jobs[] = {
-        {.shape = {.stages = 2, .replicas = 1}, .said = "stage 1', step 1: op log"},
-        {.shape = {.stages = 2, .replicas = 2}, .said = "stage 1', step 1: op log"},
-        {.shape = {.stages = 2, .replicas = 2, .zero_stage = 3}, .said = "stage 1"}};
-    for (int i = 0; i < 3; i++) {
-        job *j = job_new(2, &jobs[i]);
-        j->devices[0] = j->devices[1] = i ? "cpu:2" : "cpu";
-        CHECK(j && job_run(j, forward_nan));
+        {.shape = {.stages = 2, .replicas = 2, .zero_stage = 3}},
+        {.shape = {.tensor_ranks = 2, .replicas = 2, .zero_stage = 2}},
+        {.shape = {.replicas = 4, .zero_stage = 3}}};
+    for (int i = 0; i < (test_is_long() ? 24 : 6); i++) {
+        job *j = job_new(2, &jobs[i % 3]);
+        const int victim = i / 3 % 2;
+        j->devices[0] = j->devices[1] = "cpu:2";
+        j->at[victim].doomed = true;
+        j->at[victim].numbers[0] = 1 + (uint64_t)i % 7; /* eighths of the search */
+        CHECK_TEXT(job_run(j, nan_die), "job %d, rank %d", i % 3, victim);
         job_free(j);
     }
 }

@@ -107,6 +107,11 @@ static dt_result dti_action_pass(dti_parallel *par, uint32_t index, const dti_ac
     return DT_OK;
 }
 
+static dt_result dti_replica_search(dti_parallel *par, uint32_t index, const dti_action *a) {
+    return dti_search_segments(par, index, dti_list_micro_of(&par->replicas[index], a)->program, a,
+                               a->kind == DTI_ACTION_BACKWARD);
+}
+
 static dti_action_fn *const dti_replica_acts[DTI_ACTION_KINDS] = {
     [DTI_ACTION_WRITE] = dti_action_write,
     [DTI_ACTION_OPEN] = dti_action_open,
@@ -138,6 +143,7 @@ static void dti_replica_help(dti_parallel *par, uint32_t index, const dti_action
 
 static const dti_action_calls dti_replica_calls = {.walk = dti_replica_walk,
                                                    .act = dti_replica_act,
+                                                   .search = dti_replica_search,
                                                    .reach = dti_list_reach,
                                                    .failed = dti_any_failed,
                                                    .help = dti_replica_help};

@@ -333,6 +333,7 @@ static dt_result dti_parallel_make(dti_parallel *par) {
     par->counters = dti_alloc_array(par->base, DTI_UNITS_COUNTERS, sizeof *par->counters);
     if (!par->buckets || !par->counters)
         return DT_ERROR_MEMORY;
+    DTI_TRY(dti_search_make(par, job->local));
     if (dti_parallel_is_local(par) || !dti_parallel_keeps_gradients(par))
         par->bucket_count = dti_buckets_make(par, par->replicas[0].store, par->buckets);
     DTI_TRY(dti_owners_cut(par));
@@ -373,12 +374,13 @@ static void dti_parallel_unbuild(dti_parallel *par) {
     dti_units_free(par, &par->units);
     dti_sums_free(par);
     DTI_FREE(par->base, par->buckets, par->partial, par->rounded, par->undo, par->owners,
-             par->counters);
+             par->counters, par->findings);
     par->buckets = NULL;
     par->bucket_count = 0; /* get_info may come before they are made again */
     par->partial = par->undo = NULL;
     par->rounded = NULL;
     par->owners = NULL;
     par->counters = NULL;
+    par->findings = NULL;
     par->strategy = NULL; /* another number of batch slices may shard nothing */
 }

@@ -155,15 +155,8 @@ static void dti_replicas_report(dti_parallel *par, dti_parallel_result *out) {
 
 /* ---- a step that is not made */
 
-/* Every replica looks for the parameter or op; the first that finds one is quoted. */
-static dt_result dti_parallel_attribute(dti_parallel *par) {
-    for (uint32_t i = 0; i < par->job.local; i++) {
-        dti_replica *r = &par->replicas[i];
-        if (!dti_program_attribute(dti_parallel_last(r), r->runs->count > 0))
-            continue;
-        return i == 0 ? DT_ERROR_NUMERIC
-                      : dti_fail(par->base, DT_ERROR_NUMERIC, "%s", dti_ctx_base(r->ctx)->error);
-    }
+static dt_result dti_replica_update(dti_parallel *par, uint32_t index) {
+    dti_search_update(par, index, dti_parallel_last(&par->replicas[index]), 0);
     return DT_OK;
 }
 
@@ -182,6 +175,33 @@ static void dti_parallel_drop_all(dti_parallel *par) {
             dt_program_cancel(p, NULL);
         par->replicas[i].store->summed = 0;
     }
+}
+
+/* ---- lists by themselves: of an evaluation, or to search */
+
+/* Nothing is summed, so nothing waits for a sum. The first micro-batch has a program of its own, so
+ * its inputs are still there. */
+static void dti_replicas_again(dti_parallel *par) {
+    dti_parallel_drop_all(par);
+    if (dti_units_are(par))
+        dti_units_rewind(par);
+    else
+        dti_replicas_rewind(par);
+    atomic_store(&par->counters[par->units.counters + DTI_UNITS_SUMMED], UINT32_MAX);
+    dti_sync_points_begin(par);
+}
+
+static dt_result dti_replica_list(dti_parallel *par, uint32_t index) {
+    dti_replica *r = &par->replicas[index];
+    const dt_result result = dti_list_run(par, index, r->runs->list.count);
+    if (result)
+        atomic_store(&r->failed, true);
+    return result;
+}
+
+static dt_result dti_replicas_lists(dti_parallel *par) {
+    const dt_result result = dti_replicas_phase(par, dti_replica_list);
+    return result ? result : par->sums.error;
 }
 
 static dt_result dti_parallel_comm_failed(dti_parallel *par, dt_result result) {
@@ -237,11 +257,12 @@ static dt_result dti_replicas_partial_commit(dti_parallel *par, dt_result result
     .calls = &dti_replica_calls, .team = dti_replicas_team, .result = dti_replicas_result,         \
     .weigh = dti_parallel_weigh, .run = dti_replicas_run, .statistics = dti_replicas_statistics,   \
     .waited = dti_replicas_waited, .write = dti_parallel_commit, .report = dti_replicas_report,    \
-    .statistic = dti_replicas_statistic, .load = dti_replicas_load, .drop = dti_parallel_drop_all, \
-    .leave = dti_parallel_leave, .partial_commit = dti_replicas_partial_commit
+    .statistic = dti_replicas_statistic, .updates = dti_replica_update,                            \
+    .rewind = dti_replicas_again, .lists = dti_replicas_lists, .load = dti_replicas_load,          \
+    .drop = dti_parallel_drop_all, .leave = dti_parallel_leave,                                    \
+    .partial_commit = dti_replicas_partial_commit
 
 static const dti_strategy dti_replicas_strategy = {DTI_REPLICAS_STEP,
-                                                   .attribute = dti_parallel_attribute,
                                                    .prepare = dti_replicas_prepare,
                                                    .forward = dti_parallel_forward,
                                                    .weigh_forward = dti_parallel_weigh_forward,

@@ -37,7 +37,6 @@
  *   pipe_units.c                       ZeRO-2 and 3 of chunks
  *   pipe_forward.c                     evaluation and prediction: forward parts by themselves
  *   pipe_average.c                     sharded averages, for an evaluation
- *   pipe_attribute.c                   names the source of a NaN
  *   device_grid.c                      replicas' runs, and the whole model's code */
 
 /* The work of a grid: steps, or only forward parts. Each is a plan, for full batches and for short
@@ -119,11 +118,6 @@ typedef struct dti_pipe_flow {
     bool shares_comm;                 /* which is another flow's */
 } dti_pipe_flow;
 
-typedef struct dti_pipe_finding { /* the value that a device found not finite in a micro-batch */
-    uint32_t chunk;               /* UINT32_MAX: nothing */
-    char text[512];
-} dti_pipe_finding;
-
 /* A plan without steps. */
 typedef struct dti_pipe_evaluation {
     dti_grid_evaluation desc;
@@ -135,8 +129,7 @@ typedef struct dti_pipe_evaluation {
     double *leaves;         /* [micro-batches of a group][DTI_TERMS_WIDTH] */
     dti_step step;          /* the current group */
     bool searched;          /* in this set: the first value that is not finite */
-    uint32_t fault;         /* which micro-batch is looked at, from 1; 0: none is */
-    dti_pipe_finding *faults; /* by device */
+    uint32_t fault;         /* the micro-batch that is searched, from 1; 0: no search */
 } dti_pipe_evaluation;
 
 /* The data of a plan. Chunks, devices and pipelines have its programs, lists and runs. */
@@ -372,11 +365,6 @@ static void dti_forward_close(dti_parallel *par, uint32_t plan);
 /* The actions OPEN and CLOSE of a forward part by itself. */
 static dt_result dti_forward_open(dti_parallel *par, dti_pipe_chunk *chunk, const dti_action *a);
 static dt_result dti_forward_done(dti_parallel *par, dti_pipe_chunk *chunk, const dti_action *a);
-
-/* ---- pipe_attribute.c */
-/* The first part that gave something not finite, else an update or a running statistic, on all
- * ranks together. */
-static dt_result dti_pipe_attribute(dti_parallel *par);
 
 /* ---- pipe_step.c */
 static dti_runs *dti_pipe_runs_now(const dti_parallel *par, const dti_pipe_chunk *chunk);

@@ -175,8 +175,7 @@ static dt_result dti_forward_own(dti_parallel *par) {
     f->micro_slots = turns ? DTI_MAX(pipe->mesh->stages, 2u) : 2;
     f->leaves = dti_alloc_array(par->base, (size_t)f->grids[0].batch_slices * DTI_TERMS_WIDTH,
                                 sizeof *f->leaves);
-    f->faults = dti_alloc_array(par->base, pipe->device_count, sizeof *f->faults);
-    DTI_HAVE(f->leaves && f->faults);
+    DTI_HAVE(f->leaves);
     DTI_TRY(dti_forward_output(par, f));
     DTI_TRY(dti_pipe_cut_forward(par->base, pipe->graph, &pipe->plans[DTI_PIPE_TRAIN].cut, &d,
                                  f->node, &plan->cut));
@@ -269,7 +268,7 @@ static void dti_forward_close(dti_parallel *par, uint32_t number) {
         }
     }
     dti_pipe_cut_free(par->base, &plan->cut);
-    DTI_FREE(par->base, plan->forward->leaves, plan->forward->faults, plan->forward);
+    DTI_FREE(par->base, plan->forward->leaves, plan->forward);
     *plan = (dti_pipe_plan){.number = number};
     dti_pipe_use(par, DTI_PIPE_TRAIN);
 }
@@ -320,43 +319,6 @@ static void dti_forward_put(const dti_parallel *par, const dti_pipe_chunk *chunk
         memcpy(to, from, bytes);
 }
 
-/* A chunk's outputs to others, and its losses. */
-static bool dti_forward_is_finite(const dt_program *p, bool output) {
-    const dti_code *code = dti_program_code(p);
-    const dti_step_slot *slot = p->now;
-    bool finite = true;
-    for (uint32_t i = 0; i < code->loss_count && output; i++)
-        finite = finite && dti_all_finite(dti_program_out(p) + code->terms[i].word, DT_F32, 2);
-    for (uint32_t i = 0; i < code->binding_count; i++) {
-        const dti_binding *binding = &code->bindings[i];
-        const dti_node *n = &code->work->nodes[binding->node];
-        if (binding->output != output || dti_is_whole((dt_dtype)n->dtype) ||
-            (!output && !n->attr.i[2]))
-            continue;
-        finite = finite &&
-                 dti_all_finite(dti_micro_slot_host(p, (uint32_t)(slot - p->step_slots), binding),
-                                (dt_dtype)n->dtype,
-                                binding->bytes / dti_dtype_bytes((dt_dtype)n->dtype));
-    }
-    return finite;
-}
-
-/* Finds the first chunk with finite inputs and an output that is not. If the units of its launches
- * are no longer in memory, the error has no op. */
-static void dti_forward_find(const dti_parallel *par, const dti_pipe_chunk *chunk, dt_program *p) {
-    dti_pipe_finding *fault = &par->pipe->plan->forward->faults[chunk->device];
-    dt_report report = {0};
-    if (fault->chunk <= chunk->index || dti_forward_is_finite(p, true) ||
-        !dti_forward_is_finite(p, false))
-        return;
-    fault->chunk = chunk->index;
-    if (dti_pipe_has_units(par))
-        dti_code_fail(dti_program_code(p), DT_ERROR_NUMERIC, "it gave a NaN or an infinity first");
-    else
-        dti_step_fault(p, &report, dti_program_forward(p));
-    snprintf(fault->text, sizeof fault->text, "%.511s", p->base->error);
-}
-
 static dt_result dti_forward_done(dti_parallel *par, dti_pipe_chunk *chunk, const dti_action *a) {
     const dti_pipe_evaluation *f = par->pipe->plan->forward;
     const dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
@@ -372,20 +334,10 @@ static dt_result dti_forward_done(dti_parallel *par, dti_pipe_chunk *chunk, cons
         dti_leaf_terms(f->leaves + (size_t)run->pieces[0].leaf * DTI_TERMS_WIDTH, p, 0,
                        stage->losses, stage->metrics);
     dti_micro_slot_end(p);
-    if (run->pieces[0].leaf + 1 == f->fault)
-        dti_forward_find(par, chunk, p);
     return DT_OK;
 }
 
 /* ---- a group */
-
-static const dti_strategy dti_forward_strategy = {.others_wait = true,
-                                                  .split = true,
-                                                  .calls = &dti_pipe_calls,
-                                                  .team = dti_pipe_team,
-                                                  .result = dti_pipe_result,
-                                                  .leave = dti_pipe_leave,
-                                                  .parts = "stages"};
 
 /* Finds a failed callback or a wrong label before any exchange. */
 static dt_result dti_forward_look(dti_parallel *par, const dti_batch *batch) {
@@ -415,17 +367,16 @@ static void dti_forward_drop(dti_parallel *par) {
     }
 }
 
-/* All lists, all messages. Other ranks wait for this one, so a failure here ends the group. */
-static dt_result dti_forward_compute(dti_parallel *par) {
-    dti_pipe_prepare(par);
-    dti_device_team_run(par->pipe->device_team, dti_pipe_compute, par);
-    dt_result result = dti_pipe_result(par);
-    if (!result)
-        result = dti_parallel_comm_failed(par, dti_pipe_wires_end(par));
-    return result ? dti_protocol_over(par, result, par->desc.comm ? dti_pipe_leave : NULL,
-                                      dti_forward_drop)
-                  : DT_OK;
-}
+static const dti_strategy dti_forward_strategy = {.others_wait = true,
+                                                  .split = true,
+                                                  .calls = &dti_pipe_calls,
+                                                  .team = dti_pipe_team,
+                                                  .result = dti_pipe_result,
+                                                  .rewind = dti_pipe_prepare,
+                                                  .lists = dti_pipe_lists,
+                                                  .drop = dti_forward_drop,
+                                                  .leave = dti_pipe_leave,
+                                                  .parts = "stages"};
 
 static void dti_forward_add(const dti_pipe_evaluation *f, uint32_t micros, dti_exact *terms) {
     for (uint32_t i = 0; i < micros * DTI_TERMS_WIDTH; i++)
@@ -442,23 +393,13 @@ static uint32_t dti_forward_faulty(const dti_pipe_evaluation *f, uint32_t micros
 
 /* Computes the group again to find the first cause. Samples and drawn numbers are the same. */
 static dt_result dti_forward_search(dti_parallel *par, uint32_t micro, char said[1024]) {
-    const dti_pipe *pipe = par->pipe;
-    dti_pipe_evaluation *f = pipe->plan->forward;
-    const dti_pipe_finding *own = &f->faults[0];
-    int64_t first;
-    for (uint32_t d = 0; d < pipe->device_count; d++)
-        f->faults[d].chunk = UINT32_MAX;
+    dti_pipe_evaluation *f = par->pipe->plan->forward;
+    const dti_finding *first;
     f->searched = true;
     f->fault = micro + 1;
-    const dt_result result = dti_forward_compute(par);
-    f->fault = 0;
-    for (uint32_t d = 1; d < pipe->device_count; d++)
-        own = f->faults[d].chunk < own->chunk ? &f->faults[d] : own;
-    first = -(int64_t)own->chunk;
-    DTI_TRY(result ? result
-                   : dti_ranks_reduce(par, par->desc.comm, &first, 1, DT_I64, DT_COMM_MAX));
-    if (own->chunk != UINT32_MAX && first == -(int64_t)own->chunk)
-        snprintf(said, 1024, "%s", own->text);
+    DTI_TRY(dti_search_lists(par, &first));
+    if (first)
+        snprintf(said, 1024, "%s", first->text);
     return DT_OK;
 }
 
@@ -471,7 +412,8 @@ static dt_result dti_forward_group(dti_parallel *par, const dti_batch *batch, dt
     DTI_TRY(dti_agree_result(par, own));
     const uint32_t micros = f->grids[pipe->shape % 2].batch_slices;
     memset(f->leaves, 0, (size_t)micros * DTI_TERMS_WIDTH * sizeof *f->leaves);
-    DTI_TRY(dti_forward_compute(par));
+    dti_pipe_prepare(par);
+    DTI_TRY(dti_protocol_lists(par));
     if (f->node)
         return DT_OK;
     /* each is one rank's */

@@ -196,6 +196,7 @@ static dt_result dti_pipe_rooms(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     pipe->pairs =
         dti_alloc_array(par->base, (size_t)2 * pipe->block_count + 1, sizeof *pipe->pairs);
+    DTI_TRY(dti_search_make(par, pipe->device_count));
     if (par->desc.comm)
         pipe->piece = dti_alloc(par->base, DTI_AGREE_PIECE);
     return pipe->pairs && (pipe->piece || !par->desc.comm) ? dti_scalar_sums_make(par)

@@ -190,6 +190,23 @@ static dt_result dti_pipe_act_meet(dti_parallel *par, uint32_t device, const dti
                        &own->walk.given_up);
 }
 
+/* An evaluation knows which micro-batch is not finite; those of a step are looked at one after the
+ * other. */
+static dt_result dti_pipe_look(dti_parallel *par, uint32_t device, const dti_action *a) {
+    const dti_pipe *pipe = par->pipe;
+    const dti_pipe_evaluation *f = pipe->plan->forward;
+    const uint32_t c = pipe->chunks[a->part].index;
+    const uint32_t part = a->kind == DTI_ACTION_FORWARD ? c : 2 * pipe->chunk_count - 1 - c;
+    for (uint32_t k = 0; k < pipe->each; k++) {
+        const dti_pipe_chunk *chunk =
+            dti_pipe_chunk_of(pipe, pipe->devices[device].pipeline + k, c);
+        const dti_micro_run *run = &dti_pipe_runs_now(par, chunk)->runs[a->micro];
+        if (!f || run->pieces[0].leaf + 1 == f->fault)
+            DTI_TRY(dti_search_segments(par, device, dti_pipe_take(par, chunk, a->micro), a, part));
+    }
+    return DT_OK;
+}
+
 static dt_result dti_pipe_perform(dti_parallel *par, uint32_t device, const dti_action *a) {
     const dti_pipe *pipe = par->pipe;
     const uint32_t c = pipe->chunks[a->part].index;
@@ -211,6 +228,7 @@ static bool dti_pipe_failed(const dti_parallel *par) {
 
 static const dti_action_calls dti_pipe_calls = {.walk = dti_pipe_walk,
                                                 .act = dti_pipe_perform,
+                                                .search = dti_pipe_look,
                                                 .failed = dti_pipe_failed,
                                                 .help = dti_pipe_speak};
 
@@ -298,12 +316,17 @@ static void dti_pipe_weights_take(dti_parallel *par) {
     }
 }
 
-/* All lists, all messages, all sums. */
+/* All lists, all messages. */
+static dt_result dti_pipe_lists(dti_parallel *par) {
+    dti_device_team_run(par->pipe->device_team, dti_pipe_compute, par);
+    const dt_result result = dti_pipe_result(par);
+    return result ? result : dti_parallel_comm_failed(par, dti_pipe_wires_end(par));
+}
+
+/* And all sums. */
 static dt_result dti_pipe_run_all(dti_parallel *par) {
     dti_pipe_weights_take(par);
-    dti_device_team_run(par->pipe->device_team, dti_pipe_compute, par);
-    DTI_TRY(dti_pipe_result(par));
-    DTI_TRY(dti_parallel_comm_failed(par, dti_pipe_wires_end(par)));
+    DTI_TRY(dti_pipe_lists(par));
     return dti_exchange_finish(par);
 }
 
@@ -323,6 +346,23 @@ static void dti_pipe_report(dti_parallel *par, dti_parallel_result *out) {
 }
 
 /* ---- a step that is not made */
+
+static const char *dti_pipe_statistic(const dti_parallel *par) {
+    const dti_pipe *pipe = par->pipe;
+    const char *fault = NULL;
+    for (uint32_t s = 0; s < pipe->stage_count && !fault; s++) {
+        const dti_pipe_stage *stage = &pipe->stages[s];
+        if (stage->chunk)
+            fault = dti_statistics_fault(&stage->statistics, stage->chunk->graph);
+    }
+    return fault;
+}
+
+static dt_result dti_pipe_update_look(dti_parallel *par, uint32_t part) {
+    const dti_pipe_chunk *chunk = &par->pipe->chunks[part];
+    dti_search_update(par, chunk->device, dti_pipe_last(par, chunk), chunk->index);
+    return DT_OK;
+}
 
 static void dti_pipe_drop(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
@@ -345,7 +385,6 @@ static dt_result dti_pipe_load(dti_parallel *par) {
 static const dti_strategy dti_pipe_strategy = {.others_wait = true,
                                                .calls = &dti_pipe_calls,
                                                .split = true,
-                                               .together = true,
                                                .prepare = dti_pipe_step_prepare,
                                                .team = dti_pipe_team,
                                                .result = dti_pipe_result,
@@ -360,7 +399,10 @@ static const dti_strategy dti_pipe_strategy = {.others_wait = true,
                                                .write = dti_pipe_commit,
                                                .publish = dti_pipe_publish,
                                                .report = dti_pipe_report,
-                                               .attribute = dti_pipe_attribute,
+                                               .statistic = dti_pipe_statistic,
+                                               .updates = dti_pipe_update_look,
+                                               .rewind = dti_pipe_prepare,
+                                               .lists = dti_pipe_lists,
                                                .load = dti_pipe_load,
                                                .drop = dti_pipe_drop,
                                                .leave = dti_pipe_leave,

@@ -74,18 +74,23 @@ static void dti_list_clock(dti_parallel *par, uint32_t index, dti_list_walk *wal
 #define DTI_ACTION_FAULT(par, index, at) DT_OK
 #endif
 
+/* Whether devices get actions ahead of time. */
+static bool dti_list_is_ahead(const dti_parallel *par) {
+    return par->strategy->calls->reach && !par->searches;
+}
+
 static dt_result dti_list_act(dti_parallel *par, uint32_t index, dti_list_walk *walk,
                               const dti_action *a) {
     const dti_action_calls *calls = par->strategy->calls;
     dt_result result = DTI_ACTION_FAULT(par, index, walk->at);
     if (!result)
-        result = calls->act(par, index, a);
+        result = (par->searches ? dti_search_act : calls->act)(par, index, a);
     dti_list_clock(par, index, walk, a);
     if (result || walk->given_up)
         return result;
     if (a->raises)
         atomic_fetch_add(&par->counters[a->raises - 1], 1);
-    if (a->raises || (!calls->reach && a->ends))
+    if (a->raises || (!dti_list_is_ahead(par) && a->ends))
         calls->help(par, index, NULL); /* its outputs, or the slots that it freed, may go to other
                                           ranks now */
     return DT_OK;
@@ -95,18 +100,19 @@ static dt_result dti_list_run(dti_parallel *par, uint32_t index, uint32_t end) {
     const dti_action_calls *calls = par->strategy->calls;
     dti_list_walk *walk = calls->walk(par, index);
     const dti_list *list = walk->list;
+    const bool ahead = dti_list_is_ahead(par);
     dt_result result = DT_OK;
     walk->since = dti_now_ns();
     for (; walk->at < end && !result && !walk->given_up; walk->at++) {
         const dti_action *a = &list->actions[walk->at];
-        if (a->after && calls->reach)
+        if (a->after && ahead)
             result = calls->reach(par, index, a->after);
-        walk->given_up = !result && ((!calls->reach && calls->failed(par)) ||
-                                     !dti_list_await(par, index, walk, a));
+        walk->given_up =
+            !result && ((!ahead && calls->failed(par)) || !dti_list_await(par, index, walk, a));
         if (!result && !walk->given_up)
             result = dti_list_act(par, index, walk, a);
     }
-    if (result || walk->given_up || end < list->count || !calls->reach)
+    if (result || walk->given_up || end < list->count || !ahead)
         return result;
     return calls->reach(par, index, end);
 }

@@ -217,6 +217,13 @@ static dt_result dti_protocol_over(dti_parallel *par, dt_result result, dti_para
     return result;
 }
 
+static dt_result dti_protocol_lists(dti_parallel *par) {
+    const dti_strategy *s = par->strategy;
+    const dt_result result = s->lists(par);
+    return result ? dti_protocol_over(par, result, par->desc.comm ? s->leave : NULL, s->drop)
+                  : DT_OK;
+}
+
 /* Before WRITE: step s stays. Ranks that took part go on together with the next step. */
 static dt_result dti_protocol_failed(dti_parallel *par, dt_result result) {
     const dti_strategy *s = par->strategy;
@@ -264,18 +271,21 @@ static dt_result dti_protocol_device_lost(dti_parallel *par) {
 /* All ranks drop the step: why. */
 static dt_result dti_protocol_not_finite(dti_parallel *par, dti_parallel_result *out) {
     const dti_strategy *s = par->strategy;
-    const char *statistic = s->statistic ? s->statistic(par) : NULL;
+    const char *statistic = s->statistic(par);
     const dt_result device = s->result(par); /* one that failed in NORM or VALIDATE */
     dt_result own = dti_agree_result(par, device),
               result; /* first: others may have its old pairs */
     if (!own)
-        own = s->attribute(par);
+        own = dti_search_step(par);
+    if (!own && s->split) /* of a stage */
+        own =
+            dti_agree_result(par, statistic ? dti_parallel_not_finite_text(par, statistic) : DT_OK);
     const dti_error_text error = dti_error_of(par);
     s->drop(par);
     const dt_result loaded = s->load(par);
     if (own)
         dti_error_back(par, &error);
-    result = s->together && own ? own : dti_agree_result(par, own ? own : loaded);
+    result = own ? own : dti_agree_result(par, loaded);
     if (!result)
         result = dti_parallel_not_finite_text(par, statistic);
     else if (result != DT_ERROR_NUMERIC && !device && !loaded && !par->lost)

@@ -46,6 +46,7 @@
  *
  *   actions.h, actions.c           a step as lists of actions, one for each device
  *   execute.h, execute.c           works off a list, and waits
+ *   nan_search.c                   which op made a NaN: the lists once more
  *   reducer.h, reducer.c           sums of gradients, and their order
  *   scalar_sums.c                  sums of a few doubles
  *   slice_stack.h, slice_stack.c   sums over batch slices of one device
@@ -80,7 +81,6 @@ typedef struct dti_strategy {
     dti_protocol_scope scope;
     bool others_wait; /* in a forward part, for another device's */
     bool split;       /* a device has a part of the model, and the host all of it on demand */
-    bool together;    /* all ranks look for a fault in one order, and agree; else each by itself */
     const dti_action_calls *calls; /* how devices work off their lists */
     dti_parallel_clean *prepare;
     void (*team)(dti_parallel *par, dti_phase_fn *fn); /* for all parts */
@@ -107,10 +107,12 @@ typedef struct dti_strategy {
     /* Whether the next step's AGREE must wait for the end of one in flight; NULL: it must. */
     bool (*waits)(const dti_parallel *par, uint32_t rows, const dt_step_desc *step);
 
+    /* Values that are not finite (nan_search.c). */
     const char *(*statistic)(
         const dti_parallel *par); /* the name of one that is not finite, or NULL */
-    dti_parallel_part *attribute; /* names the value that is not finite, or
-                                                          DT_OK */
+    dti_phase_fn *updates;        /* calls dti_search_update */
+    dti_parallel_clean *rewind;   /* the current lists begin again */
+    dti_parallel_part *lists;     /* all devices work them off */
     dti_parallel_part *load;      /* running statistics as they were; nothing runs any more */
     dti_parallel_clean *drop;     /* for actions that have begun; of a round, its steps */
     dti_parallel_clean *leave; /* others wait for data that never comes: cancels their operation */
@@ -127,6 +129,8 @@ static dt_result dti_protocol_phase(dti_parallel *par, dti_phase_fn *fn);
 /* The state after a failure. Each of the two may be NULL: then the error is unchanged. */
 static dt_result dti_protocol_over(dti_parallel *par, dt_result result, dti_parallel_clean *leave,
                                    dti_parallel_clean *drop);
+/* All current lists. A failure ends the job, since other ranks wait for the results. */
+static dt_result dti_protocol_lists(dti_parallel *par);
 /* In WRITE or after it: the group ends. The error reports the parts that may be a step apart. */
 static dt_result dti_protocol_partial_commit(dti_parallel *par, dt_result result);
 static void dti_parallel_prepare(dti_parallel *par, const dti_batch *batch,

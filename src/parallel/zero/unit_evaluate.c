@@ -214,7 +214,7 @@ static dt_result dti_unit_pass_batch(dti_parallel *par, dti_unit_pass *pass, con
                                      const dt_step_desc *step, dt_result own) {
     DTI_TRY(dti_agree_result(par, own));
     dti_unit_pass_prepare(par, pass, batch, step);
-    return dti_unit_lists_run(par);
+    return dti_protocol_lists(par);
 }
 
 static bool dti_unit_pass_terms(const dti_parallel *par, uint32_t replica, double *sum) {
@@ -235,14 +235,10 @@ static dt_result dti_unit_pass_fault(dti_parallel *par, dti_unit_pass *pass, con
     if (!any)
         return DT_OK;
     pass->searched = true;
-    DTI_TRY(dti_units_search(par));
-    for (uint32_t i = 0; i < par->job.local; i++) {
-        dt_report report = {0};
-        dt_program *p = dti_parallel_last(&par->replicas[i]);
-        if (faulty[i])
-            return dti_replica_failed(
-                par, i,
-                dti_step_fault_at(p, &report, dti_program_forward(p), par->replicas[i].fault));
-    }
-    return DT_OK;
+    const dti_finding *first;
+    DTI_TRY(dti_search_lists(par, &first));
+    const uint32_t i = first ? (uint32_t)(first - par->findings) : 0;
+    return !first ? DT_OK
+           : i    ? dti_fail(par->base, DT_ERROR_NUMERIC, "replica %u: %s", i, first->text)
+                  : dti_fail(par->base, DT_ERROR_NUMERIC, "%s", first->text);
 }

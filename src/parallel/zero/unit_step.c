@@ -200,10 +200,6 @@ static dt_result dti_units_pairs(dti_parallel *par) {
                             DT_COMM_SUM);
 }
 
-static const dti_strategy dti_units_strategy = {DTI_REPLICAS_STEP,
-                                                .attribute = dti_units_attribute,
-                                                .others_wait = true,
-                                                .prepare = dti_units_prepare,
-                                                .norm = dti_units_measure,
-                                                .pairs = dti_units_pairs,
-                                                .validate = dti_units_validate};
+static const dti_strategy dti_units_strategy = {
+    DTI_REPLICAS_STEP,         .others_wait = true,      .prepare = dti_units_prepare,
+    .norm = dti_units_measure, .pairs = dti_units_pairs, .validate = dti_units_validate};

@@ -159,11 +159,7 @@ static dt_result dti_program_commit(dt_program *p) {
     return DT_OK;
 }
 
-static const char *dti_program_attribute(dt_program *p, bool ran) {
+static bool dti_program_attribute(dt_program *p) {
     dt_report report = {0};
-    if (ran)
-        dti_step_fault(p, &report, p->code->commit_segment);
-    else
-        dti_update_fault(p, &report, "the store is unchanged");
-    return report.fault_op;
+    return dti_update_fault(p, &report, "the store is unchanged");
 }

@@ -565,42 +565,35 @@ static bool dti_fault_is_known(dt_program *p, dt_report *r, uint32_t segments) {
     return true;
 }
 
-static dt_result dti_step_fault_at(dt_program *p, dt_report *r, uint32_t segments, uint32_t fault) {
-    const char *kept = dti_fault_kept(p);
-    const unsigned long long step = (unsigned long long)p->now->step;
-    if (dti_fault_is_known(p, r, segments))
-        return DT_ERROR_NUMERIC;
-    if (fault >= p->code->list.launch_count) {
-        return dti_fail(p->base, DT_ERROR_NUMERIC,
-                        "program '%s', step %llu: the gradient's norm is not finite; %s",
-                        p->code->label, step, kept);
-    }
-    const uint32_t node = dti_fault_update(p, p->code->list.launches[fault].node);
+static dt_result dti_step_fault_at(dt_program *p, dt_report *r, uint32_t launch) {
+    const uint32_t node = dti_fault_update(p, p->code->list.launches[launch].node);
     r->fault_op = dti_op_info_of(p->code->work->nodes[node].op)->name;
     return dti_fail(p->base, DT_ERROR_NUMERIC,
                     "program '%s', step %llu: op %s gave a NaN or an infinity first, in the %s "
                     "pass; %s",
-                    p->code->label, step, dti_fault_name(p, node).text,
-                    node < p->code->backward_node ? "forward" : "backward", kept);
+                    p->code->label, (unsigned long long)p->now->step, dti_fault_name(p, node).text,
+                    node < p->code->backward_node ? "forward" : "backward", dti_fault_kept(p));
 }
 
-static dt_result dti_step_find_fault(dt_program *p, uint32_t from, uint32_t end, uint32_t *fault) {
+static dt_result dti_step_search(dt_program *p, dt_report *r, uint32_t from, uint32_t end,
+                                 uint32_t *fault) {
     const uint32_t first = p->code->segments[from].first;
     uint32_t count = 0;
     for (uint32_t s = from; s < p->code->weigh_segment && s < end; s++)
         count += p->code->segments[s].count;
-    const dt_result result =
-        p->store->device->backend->exec_find_fault(p->now->exec, first, count, fault);
-    *fault = !result && *fault < first + count ? *fault : UINT32_MAX;
-    return result;
+    *fault = first;
+    if (dti_fault_is_known(p, r, end))
+        return DT_ERROR_NUMERIC;
+    DTI_TRY(p->store->device->backend->exec_find_fault(p->now->exec, first, count, fault));
+    return *fault < first + count ? dti_step_fault_at(p, r, *fault) : DT_OK;
 }
 
 static dt_result dti_step_fault(dt_program *p, dt_report *r, uint32_t segments) {
-    uint32_t fault = UINT32_MAX;
-    if (dti_fault_is_known(p, r, segments))
-        return DT_ERROR_NUMERIC;
-    DTI_TRY(dti_step_find_fault(p, 0, segments, &fault));
-    return dti_step_fault_at(p, r, segments, fault);
+    uint32_t launch;
+    DTI_TRY(dti_step_search(p, r, 0, segments, &launch));
+    return dti_fail(p->base, DT_ERROR_NUMERIC,
+                    "program '%s', step %llu: the gradient's norm is not finite; %s",
+                    p->code->label, (unsigned long long)p->now->step, dti_fault_kept(p));
 }
 
 static dt_result dti_step_finish(dt_program *p, dt_report *report) {

@@ -61,12 +61,36 @@ static uint32_t dti_vk_search_end(const dti_vk_exec *e, uint32_t at, uint32_t en
     return at;
 }
 
+/* What segments that begin with these launches take from the host's side of IN, or give to that of
+ * OUT. */
+static dt_result dti_vk_search_copies(dti_vk_exec *e, uint32_t first, uint32_t end, bool gives) {
+    const dti_vk_memory *m = gives ? e->out : dti_vk_memory_of(e, e->desc->in);
+    dti_VkCommandBuffer command = e->commands[0];
+    if (!m || !m->staging.handle)
+        return DT_OK;
+    DTI_TRY(dti_vk_command_begin(e->device, command));
+    dti_vk_barrier_all(e->device, command);
+    for (uint32_t i = 0; i < e->segment_count; i++) {
+        const dti_segment *s = &e->desc->segments[i];
+        const dti_range *r = gives ? &s->download : &s->upload;
+        if (r->bytes && s->first >= first && s->first < end)
+            dti_vk_copy(e->device, command, gives ? &m->buffer : &m->staging, r->offset,
+                        gives ? &m->staging : &m->buffer, r->offset, r->bytes);
+    }
+    dti_vk_barrier_all(e->device, command);
+    dti_vk_barrier_host(e->device, command);
+    DTI_TRY(dti_vk_command_end(e->device, command));
+    return dti_vk_run(e->device, command);
+}
+
 static dt_result dti_vk_exec_find_fault(dti_exec *exec, uint32_t first, uint32_t count,
                                         uint32_t *fault) {
     dti_vk_exec *e = (dti_vk_exec *)exec;
     uint32_t end = DTI_MIN(first + count, e->work_count);
     *fault = e->work_count;
     dt_result result = dti_vk_exec_wait(exec);
+    if (!result)
+        result = dti_vk_search_copies(e, first, end, false);
     for (uint32_t at = first, next; at < end && !result; at = next) {
         uint32_t code = UINT32_MAX;
         next = dti_vk_search_end(e, at, end);
@@ -78,5 +102,5 @@ static dt_result dti_vk_exec_find_fault(dti_exec *exec, uint32_t first, uint32_t
             break;
         }
     }
-    return result;
+    return result ? result : dti_vk_search_copies(e, first, end, true);
 }
