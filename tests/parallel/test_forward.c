@@ -344,9 +344,15 @@ static void forward_broken(rank *r) {
 
 TEST(a_sample_or_label_that_fails_on_one_rank_ends_its_evaluation_on_all_and_the_job_continues) {
     static const forward_job jobs[] = {
-        {{.stages = 2, .replicas = 1}, 250, 0, false, DT_ERROR_IO, "row 250"},
-        {{.stages = 2, .replicas = 1}, 390, 1, true, DT_ERROR_INVALID, "1000"},
-        {{.stages = 2, .replicas = 2, .zero_stage = 3}, 301, 1, false, DT_ERROR_IO, "row 301"}};
+        {{.stages = 2, .replicas = 1}, 250, 0, false, DT_ERROR_IO, "row 250", false},
+        {{.stages = 2, .replicas = 1}, 390, 1, true, DT_ERROR_INVALID, "1000", false},
+        {{.stages = 2, .replicas = 2, .zero_stage = 3},
+         301,
+         1,
+         false,
+         DT_ERROR_IO,
+         "row 301",
+         false}};
     for (int i = 0; i < 3; i++) {
         job *j = job_new(2, &jobs[i]);
         j->devices[0] = j->devices[1] = i == 2 ? "cpu:2" : "cpu";
