@@ -453,10 +453,10 @@ typedef struct nan_model {
 } nan_model;
 
 /* Of that row an op gives a NaN forward, or an infinity backward; each in the second stage. */
-static bool nan_make(nan_model *m, bool backward, int bad) {
+static bool nan_make(nan_model *m, bool vulkan, bool backward, int bad) {
     static const dt_linear_desc column = {.tensor = DT_TENSOR_COLUMN},
                                 row = {.tensor = DT_TENSOR_ROW};
-    if (dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true, .threads = 1}, &m->ctx) ||
+    if (dt_ctx_create(&(dt_ctx_desc){.no_vulkan = !vulkan, .threads = 1}, &m->ctx) ||
         dt_graph_create(m->ctx, &m->graph))
         return false;
     m->x = dt_input(m->graph, "x", DT_F32, dt_dims(4));
@@ -475,7 +475,7 @@ static bool nan_make(nan_model *m, bool backward, int bad) {
 static dt_result nan_open(rank *r, nan_model *m, dt_trainer_desc *d, dt_trainer **t, int bad) {
     static const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = 0.01};
     const forward_job *c = r->job->arg;
-    if (!EXPECT(r, nan_make(m, c->backward, bad)))
+    if (!EXPECT(r, nan_make(m, c->shape.vulkan, c->backward, bad)))
         return DT_ERROR_INVALID;
     *d = (dt_trainer_desc){
         .losses = {{.term = m->loss}},
@@ -538,7 +538,7 @@ static uint64_t forward_nan_on(forward_job c, int ranks) {
         forward_least(s->stages) * forward_least(s->tensor_ranks) * forward_least(s->replicas);
     job *j = job_new(ranks, &c);
     for (int i = 0; j && i < ranks; i++)
-        j->devices[i] = devices[count / ranks];
+        j->devices[i] = s->vulkan ? "vulkan:0,vulkan:0,vulkan:0,vulkan:0" : devices[count / ranks];
     CHECK_TEXT(j && job_run(j, forward_nan), "%d x %d x %d, ZeRO %d, %d ranks: %s", s->stages,
                s->tensor_ranks, s->replicas, s->zero_stage, ranks, c.said);
     const uint64_t hash = j ? j->at[0].numbers[0] : 0;
@@ -577,6 +577,18 @@ TEST(a_nan_is_named_by_its_first_op_on_any_mesh) {
             one = forward_nan_on(c, 1 + level % 2);
             CHECK(one);
         }
+    }
+}
+
+TEST(a_nan_on_vulkan_devices_is_named_by_its_first_op) {
+    forward_job c = {.shape = {.stages = 2, .replicas = 2, .vulkan = true}};
+    if (!train_has_vulkan())
+        SKIP("no Vulkan device");
+    for (int level = 0; level <= DT_SHARD_PARAMETERS; level++) {
+        c.shape.zero_stage = level;
+        c.backward = level % 2;
+        c.said = c.backward ? "stage 1', step 1: op unary_grad" : "stage 1', step 1: op log";
+        CHECK(forward_nan_on(c, 1));
     }
 }
 
