@@ -2,9 +2,10 @@
 """What ./build.sh check runs: everything about the sources that is not a test.
 
 Each check prints one line, `ok` or `FAILED` with what is wrong and what to do. The exit status is 1
-when one failed. `./build.sh check NAME...` runs only the checks named: format layers places systems
-header api shaders readers vendors launches docs functions fields order calls callbacks symbols parts alone public
-snippets implementation tools prose texts glossary.
+when one failed. `./build.sh check NAME...` runs only the checks named:
+
+    format layers places systems header api shaders readers vendors launches docs functions fields order
+    calls callbacks symbols parts alone public snippets implementation tools prose texts glossary
 """
 
 import glob
@@ -695,8 +696,8 @@ def check_tools():
 
 
 def check_prose():
-    """Comments of the header and pages are in plain words and short sentences (tools/check/prose)."""
-    done = [run(sys.executable, "tools/check/prose", *option) for option in (["--self-test"], [])]
+    """Comments, pages and error texts are in plain words and short sentences (tools/check/prose)."""
+    done = [run(sys.executable, "tools/check/prose", option) for option in ("--self-test", "--errors")]
     return "".join(d.stdout for d in done if d.returncode)
 
 
