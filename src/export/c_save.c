@@ -220,8 +220,8 @@ static dt_result dti_c_check(dti_c_file *f) {
     if (!dti_c_name_fits(f->name))
         return dti_fail(
             f->base, DT_ERROR_INVALID,
-            "dt_c_save: '%s' is not a name for a function in C: letters, digits and '_', not a "
-            "keyword, and not one of the file's ('dt_', 'map_', 'constant', memory)",
+            "dt_c_save: '%s' is not a name for a function in C; use letters, digits and '_', no "
+            "keyword, and no name of the file's ('dt_', 'map_', 'constant', memory)",
             f->name);
     DTI_TRY(dti_export_outputs(f->store, "dt_c_save", y, &f->outputs));
     for (int i = 0; i < f->outputs; i++)

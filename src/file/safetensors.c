@@ -344,7 +344,7 @@ static dt_result dti_weights_take_header(dt_safetensors *w, dti_reader *r, size_
     if (size > DTI_SAFETENSORS_HEADER_MAX || size > r->size - 8)
         return dti_fail(w->base, DT_ERROR_FORMAT,
                         "%s: not a safetensors file, or truncated: its header would have %llu "
-                        "bytes, the file has %llu and the format allows %u",
+                        "bytes; the file has %llu, the format allows %u",
                         w->path, (unsigned long long)size, (unsigned long long)r->size,
                         DTI_SAFETENSORS_HEADER_MAX);
     if (size)

@@ -19,7 +19,7 @@ static bool dti_nn_heads_of(dt_tensor x, dt_tensor from, const char *name, int64
                        dti_shape_print(t, dti_tensor_has_samples(from)).text);
     else if (heads < 1 || width % heads != 0 || kv < 1 || heads % kv != 0)
         dti_graph_fail(x.graph,
-                       "multi_head_attention '%s': %lld heads, %lld of keys, for a width of %lld: "
+                       "multi_head_attention '%s': %lld heads, %lld of keys, for a width of %lld; "
                        "heads must divide the width, and those of keys the heads",
                        name, (long long)heads, (long long)kv, (long long)width);
     else if (!d->use_rope && (d->rope.base != 0.0 || d->rope.interleaved || d->rope.offset.graph))

@@ -56,8 +56,8 @@ static bool dti_einsum_word(dti_einsum *e, dti_spelling *w) {
         } else if (!letter) {
             return DTI_EINSUM_FAIL(
                 e,
-                "'%c' at character %d: dimensions are letters, operands are separated by ',', the "
-                "result follows '->', and each has at most one \"...\"",
+                "'%c' at character %d: dimensions are letters; ',' separates operands; '->' comes "
+                "before the result; each has at most one \"...\"",
                 c, (int)(e->at - e->equation) + 1);
         } else if (w->is.count == DT_MAX_DIMS) {
             return DTI_EINSUM_FAIL(e, "more than %d letters without a ','", DT_MAX_DIMS);

@@ -107,7 +107,7 @@ DT_API dt_tensor dt_nn_bilinear(dt_tensor x1, dt_tensor x2, const char *name, in
         fits = s.dim[i] == t.dim[i];
     if (!fits) {
         return dti_graph_fail(x1.graph,
-                              "bilinear '%s': x1 %s and x2 %s for %lld outputs: they must be of "
+                              "bilinear '%s': x1 %s and x2 %s for %lld outputs; they must be of "
                               "one graph, of one to four dimensions, and differ only in the last",
                               name, dti_shape_of(x1).text, dti_shape_print(t, false).text,
                               (long long)out);

@@ -48,7 +48,7 @@ DT_API dt_tensor dt_nn_lora(dt_tensor y, dt_tensor x, const char *name, int64_t 
         fits = s.dim[i] == t.dim[i];
     if (!fits)
         dti_graph_fail(x.graph,
-                       "lora '%s': rank %lld and alpha %g for x %s and y %s: the rank must be at "
+                       "lora '%s': rank %lld and alpha %g for x %s and y %s; the rank must be at "
                        "least 1, alpha finite, and x and y differ only in their last dimension",
                        name, (long long)rank, (double)alpha, dti_tensor_print(x).text,
                        dti_tensor_print(y).text);

@@ -321,7 +321,7 @@ static dt_result dti_program_averages(const dt_program *p) {
             return dti_code_fail(
                 p->code, DT_ERROR_INVALID,
                 "the store's average of '%s' belongs to an optimizer with another number of "
-                "moments than this one's %u: use the same, or another store",
+                "moments than this one's %u; use the same, or another store",
                 s->graph->nodes[s->layout.params[i].node].label, moments);
     }
     return DT_OK;

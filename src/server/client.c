@@ -111,8 +111,8 @@ static dt_result dti_client_gone(dti_client *c, uint32_t to) {
     if (s->silent)
         return dti_fail(
             c->base, DT_ERROR_PEER_LOST,
-            "server %u at %s is connected, but has not answered for %llu ms: it is stopped, or its "
-            "program is not in dt_server_run; raise .server.wait_ms if that is intended",
+            "server %u at %s is connected, but has not answered for %llu ms: it is stopped, or "
+            "outside dt_server_run; raise .server.wait_ms if that is intended",
             to, s->address, (unsigned long long)(c->wait_ns / 1000000u));
     if (s->full)
         return dti_fail(c->base, DT_ERROR_REFUSED,

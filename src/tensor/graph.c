@@ -257,7 +257,7 @@ DTI_PUBLIC_VOID(dt_scope_push, (dt_graph * g, const char *name), g, DTI_OF(dt_gr
         snprintf(g->scope + size, DTI_SCOPE_SIZE - size, "%s.", name);
     else
         dti_graph_fail(g,
-                       "dt_scope_push: '%.40s' in scope '%s': a name must not be empty, at most %d "
+                       "dt_scope_push: '%.40s' in scope '%s'; a name must not be empty; at most %d "
                        "scopes nest, and their names have at most %d characters in total",
                        name ? name : "", g->scope, DTI_SCOPES_MAX, DTI_SCOPE_SIZE - 1);
 }

@@ -295,7 +295,7 @@ static dt_result dti_key_await(dti_base *base, const dti_key_folders *folders, c
         if (dti_now_ns() - start >= limit)
             return dti_fail(base, DT_ERROR_TIMEOUT,
                             "no key from rank 0 within %d ms (%s or %s, %s): rank 0 is missing, "
-                            "runs as another user, or has another job, attempt, world size or "
+                            "another user's, or has another job, attempt, world size or "
                             "rendezvous; fix that, or give all ranks a key by DTRAIN_SECRET_FILE",
                             timeout_ms, folders->path[0], folders->path[1], name);
         dti_thread_sleep(10000000);
@@ -410,7 +410,7 @@ static dt_result dti_key_load(dti_base *base, const dt_comm_desc *desc, const ch
         return dti_fail(
             base, DT_ERROR_INVALID,
             "ranks on several hosts need a key: run \"openssl rand -hex 32 > key; chmod 600 "
-            "key\", copy the file to all hosts, and name it in DTRAIN_SECRET_FILE or "
+            "key\"; copy the file to all hosts, and name it in DTRAIN_SECRET_FILE or "
             "desc.key_file; or, on a network that nobody else can reach, set DTRAIN_INSECURE=1 or "
             "desc.insecure");
     result = dti_key_share_host(base, desc, key, share);

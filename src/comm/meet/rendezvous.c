@@ -176,8 +176,8 @@ static dt_result dti_rendezvous_host(dti_base *base, dti_rendezvous *r) {
                         r->at.ports, url);
     if (!r->own.count && r->in_use)
         return dti_fail(base, DT_ERROR_IO,
-                        "port %d of \"%s\" is in use by another job, an earlier run that has not "
-                        "ended, or the launcher's own server; choose another",
+                        "port %d of \"%s\" is in use by another job, an earlier run or the "
+                        "launcher's own server; choose another",
                         r->at.port, r->at.host);
     return dti_rendezvous_listened(base, r);
 }

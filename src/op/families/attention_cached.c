@@ -86,8 +86,8 @@ DT_API dt_tensor dt_attention_cached(dt_tensor q, dt_tensor k, dt_tensor v,
         dti_tensor_shape(q).dim[1] != s.dim[1] || s.dim[1] > c.positions || all > INT32_MAX) {
         return dti_graph_fail(
             g,
-            "attention_cached: q %s, k %s and v %s for %lld positions of %llu samples: q and k "
-            "must have the same positions and fit the cache, which must have below 2^31 elements",
+            "attention_cached: q %s, k %s and v %s for %lld positions of %llu samples; q and k "
+            "must have the same positions and fit the cache, which has fewer than 2^31 elements",
             dti_tensor_print(q).text, dti_tensor_print(k).text, dti_tensor_print(v).text,
             (long long)c.positions, (unsigned long long)samples);
     }

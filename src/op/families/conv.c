@@ -95,7 +95,7 @@ static bool dti_conv_fits(dti_build *b, const int64_t *x, const int64_t *w, int6
             return dti_build_fail(
                 b,
                 "the kernel of %lld with dilation %d covers %lld, and the %s with padding has "
-                "%lld: make the kernel smaller or the padding larger%s",
+                "%lld; make the kernel smaller or the padding larger%s",
                 (long long)kernel, attr->i[DTI_CONV_DILATION + axis],
                 (long long)(attr->i[DTI_CONV_DILATION + axis] * (kernel - 1) + 1),
                 axis ? "width" : "height",

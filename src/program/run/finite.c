@@ -157,7 +157,7 @@ static bool dti_update_fault(dt_program *p, dt_report *r, const char *kept) {
     else
         dti_fail(p->base, DT_ERROR_NUMERIC,
                  "program '%s', step %llu: the update of parameter '%s' would make %s a NaN or an "
-                 "infinity, at a learning rate of %g and a gradient of norm %g; %s",
+                 "infinity (learning rate %g, gradient norm %g); %s",
                  p->code->label, step, name, whose[what], p->now->lr,
                  (double)dti_status_f32(status, DTI_STATUS_NORM), kept);
     return true;

@@ -30,9 +30,9 @@ static void dti_vk_no_loader(dti_vk_instance *in, const char *path, const char *
                              const dti_vk_manifests *m) {
     if (m && m->count)
         dti_log(in->base, DT_LOG_WARNING,
-                "no Vulkan devices: a driver is installed (%s), but the loader %s could not be "
-                "opened (%s), and the driver by itself has no device: install the loader (Debian, "
-                "Ubuntu: libvulkan1; Fedora, Alpine: vulkan-loader; Arch: vulkan-icd-loader)",
+                "no Vulkan devices: the driver %s has none by itself, and the loader %s could not "
+                "be opened (%s); install the loader (Debian, Ubuntu: libvulkan1; Fedora, Alpine: "
+                "vulkan-loader; Arch: vulkan-icd-loader)",
                 m->path[0], path, why);
     else
         dti_log(in->base, in->options.loader ? DT_LOG_WARNING : DT_LOG_INFO,

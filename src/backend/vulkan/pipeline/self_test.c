@@ -16,11 +16,11 @@ static dt_result dti_vk_self_test_judge(dti_vk_device *device, const dti_trials 
     if (!wrong)
         return DT_OK;
     return dti_fail(device->head.base, DT_ERROR_DEVICE,
-                    "%s (%s, %s) computes wrong values: of the sums of %u rows, checked when the "
-                    "device was opened, %llu of %llu words differ, the first, word %llu, is 0x%08x "
-                    "instead of 0x%08x; use another driver or device, or \"cpu\"",
-                    info->id, info->name, info->driver, (unsigned)DTI_KNOWN_ROWS,
-                    (unsigned long long)wrong, (unsigned long long)words, (unsigned long long)first,
+                    "%s (%s, %s) computes wrong values: %llu of %llu words of the first check, "
+                    "sums of %u rows; word %llu is 0x%08x instead of 0x%08x; use another driver or "
+                    "device, or \"cpu\"",
+                    info->id, info->name, info->driver, (unsigned long long)wrong,
+                    (unsigned long long)words, (unsigned)DTI_KNOWN_ROWS, (unsigned long long)first,
                     is[first], should[first]);
 }
 
