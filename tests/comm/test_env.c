@@ -1,6 +1,7 @@
-/* What the environment says, host lists, keys and PMI. The environments are recorded ones: of Open
- * MPI 4.1.4, MPICH 4.0.2 (Hydra) and Slurm 22.05 on one host, the others by the launchers' sources
- * (docs/distributed/jobs.md names them), cut to what could matter. */
+/* Settings from environment variables, host lists, keys and PMI. The environments of Open MPI
+ * 4.1.4, MPICH 4.0.2 (Hydra) and Slurm 22.05 were recorded on one host. The others follow the
+ * launchers' sources (docs/distributed/jobs.md names them). Variables without effect are not there.
+ */
 #include <sys/wait.h>
 
 /* ---- environments that are lists of "NAME=value" */
