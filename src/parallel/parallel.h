@@ -17,11 +17,11 @@
  *
  *   replica_make.c             programs, buckets and buffers
  *   micro_step.c               a replica's part of a step
- *   replica_actions.c          its actions, worked off
+ *   replica_actions.c          executes its actions
  *   bucket_sums.c              sums of gradients, bucket by bucket
  *   statistics.c               running statistics of batch norm
  *   sync_point.c               values that a batch's pieces compute together
- *   replica_step.c             what is its own of the commit protocol
+ *   replica_step.c             its strategy of the commit protocol
  *   one.c                      a job of one device, whose steps start ahead
  *   owners.c                   ZeRO-1: the owners of blocks, and PUBLISH
  *   unit_make.c, unit_step.c   ZeRO-2 and 3: buffers; GATHER and REDUCE
@@ -222,8 +222,8 @@ typedef struct dti_parallel {
     dti_units units;
     dti_round round;
     struct dti_pipe *pipe; /* a grid of pipelines, whose values the one replica has; NULL: none */
-    bool alone;            /* a device that runs on its own: its steps are one.c's */
-    bool one_thread;       /* drives all replicas: they run on their own, and have little to sum */
+    bool alone;            /* an asynchronous device: its steps are one.c's */
+    bool one_thread;       /* drives all replicas: they are asynchronous, and have little to sum */
     bool lost;             /* the comm has failed, or a device: nothing more can be trained */
 
     const struct dti_strategy *strategy; /* how steps are made; NULL: none was yet */
@@ -235,7 +235,7 @@ typedef struct dti_parallel {
     _Atomic uint32_t *counters;
     bool asked; /* for a checkpoint: here, and after the step on any rank */
 
-    bool searches;         /* lists are worked off to find what made a NaN (step/nan_search.c) */
+    bool searches;         /* lists are executed to find what made a NaN (step/nan_search.c) */
     dti_finding *findings; /* by device here */
     uint32_t finding_count;
 } dti_parallel;

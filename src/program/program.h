@@ -215,7 +215,7 @@ static dt_result dti_program_commit(dt_program *p);
  * The error's text names it. */
 static bool dti_program_attribute(dt_program *p);
 
-/* ---- host_weights.c: only for a device that runs on its own, and if targets are inputs */
+/* ---- host_weights.c: only for an asynchronous device, and if targets are inputs */
 /* MEMORY; after it p->host_weights may be NULL */
 static dt_result dti_host_weights_make(dt_program *p);
 static void dti_host_weights_free(dt_program *p);

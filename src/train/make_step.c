@@ -1,7 +1,7 @@
 /* A trainer's step, from its batch to its report. It begins with AGREE, and ends with the rest of
- * the commit protocol (protocol.h). On a device that runs on its own (one.c) the next one begins
- * before it ends. A step after a skipped one has not run. Its batch is the next again, with the
- * number that it would have had if it had begun only then. */
+ * the commit protocol (protocol.h). On an asynchronous device (one.c) the next one begins before
+ * it ends. A step begun after a step that was skipped has not run. The next step takes
+ * its batch again, with the number of a step that begins only then. */
 
 static dti_step_batch *dti_trainer_step_of(dt_trainer *t, uint32_t i) {
     return &t->begun[(t->par.oldest + i) % DTI_STEP_SLOTS_MAX];

@@ -1,5 +1,5 @@
 /* The weights of a job as a file, when no rank has all of them. A walk (parallel/values/values.h)
- * brings them to rank 0 piece by piece, which writes them. */
+ * brings them to rank 0 piece by piece, and rank 0 writes them. */
 
 typedef struct dti_weights_walk {
     dt_trainer *t;

@@ -122,7 +122,7 @@ static void pipe_pieces(const model *m, const pipe_grid *g, uint32_t chunks, pip
     }
 }
 
-/* ---- the lists, worked off on a clock */
+/* ---- the lists, executed on a clock */
 
 typedef struct pipe_clock {
     const dti_pipe_schedule *s;

@@ -1,5 +1,5 @@
 /* Part of dtinfo.c: a training step's plan, as text and as a drawing. A chart has a lane for each
- * device, with boxes in the order in which the device works them off. A box begins when the one
+ * device, with boxes in the order in which the device executes them. A box begins when the one
  * before it has ended and counters have reached its needs; a box that ends raises a counter. That
  * is all that is known here: dtinfo_plan.h makes one of a step's lists. Tests have it too. */
 

@@ -1,6 +1,6 @@
 /* A replica's part of a step, micro-batch by micro-batch: inputs, weights, forward, backward, and
- * its operands at sync points. protocol.c makes the whole step,
- * and step/execute.c works off the lists. */
+ * its operands at sync points. protocol.c makes the whole step, and step/execute.c executes the
+ * lists. */
 
 #define DTI_MARKS 4
 enum {

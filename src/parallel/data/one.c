@@ -16,7 +16,7 @@ static bool dti_graph_has_statistics(const dt_graph *g) {
     return any;
 }
 
-/* A device that runs on its own is the whole job. */
+/* An asynchronous device is the whole job. */
 static bool dti_parallel_is_one_device(const dti_parallel *par) {
     const dti_partition *job = &par->job;
     return !dti_parallel_is_local(par) && !dti_pipe_of(par) && !par->desc.parallel.offload &&

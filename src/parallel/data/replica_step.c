@@ -1,4 +1,4 @@
-/* Plain replicas, and ZeRO: their strategy of the commit protocol (protocol.h). */
+/* The strategy of replicas with and without ZeRO in the commit protocol (protocol.h). */
 
 /* ---- all devices */
 

@@ -1,6 +1,6 @@
-/* Batch norm's running statistics, and buffers that follow weights, which are equal for all pieces.
- * Each piece has (n, mean, variance) of a channel. They are joined in the tree over all pieces of
- * the job (Chan, Golub and LeVeque, 1979). The buffers change once a step, at the commit. DDP keeps
+/* Batch norm's running statistics, and buffers that follow weights. The latter are equal in all
+ * batch slices. Each batch slice has (n, mean, variance) of a channel. They are joined in the tree
+ * over all batch slices of the job (Chan, Golub and LeVeque, 1979). The buffers change once a step, at the commit. DDP keeps
  * the statistics of rank 0; these cover the whole batch. They are computed in double, on the host:
  * a few thousand values. */
 

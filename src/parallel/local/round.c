@@ -1,15 +1,16 @@
 /* The end of a round of local steps (DiLoCo), as a plan of the commit protocol. It costs one
  * all-reduce of the parameters' bytes in the tree over replicas, and one small message of doubles:
  *
- *   RUN       each replica: what it began with, less what it has now; into buckets, which go as
- *             gradients do (step/reducer.c): replicas of this process, then processes, then back
- *   BARRIER   losses, buffers, skipped steps; after it everybody has every bucket
- *   VALIDATE  whether the outer step is finite, which all ranks find alike
+ *   RUN       each replica: its values at the round's start minus those of now. Buckets of these
+ *             differences are summed like gradients (step/reducer.c), first over replicas of this
+ *             process and then over processes
+ *   BARRIER   losses, buffers, skipped steps; after it every rank has every bucket
+ *   VALIDATE  whether the outer step is finite; all ranks find the same
  *   WRITE     the outer step, by each process, on the host: SGD with momentum over the mean
  *   PUBLISH   its result to all replicas
  *
- * The round's beginning does not change before the outer step, so a failure before it restores
- * that. The optimizer's state is each replica's own and stays as it is. Buffers, which are running
+ * The values of the round's start do not change before the outer step. So a failure before it
+ * restores them. Each replica keeps its own optimizer state. Buffers, which are running
  * statistics or follow weights, become the mean over all replicas; frozen parameters stay. Sources:
  * McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, 2017;
  * Douillard et al., DiLoCo, 2023. */

@@ -1,5 +1,5 @@
-/* A grid of pipelines, in which several devices train one replica: each replica's runs, and the
- * whole model's code. It refuses fewer batch slices than replicas. */
+/* Prepares a grid of pipelines, in which several devices train one replica. It makes each replica's
+ * run of batch slices and the whole model's code. It refuses fewer batch slices than replicas. */
 
 static bool dti_grid_is(const dti_parallel *par) {
     return DTI_HAS_MODEL_PARALLEL && par->desc.stages > 0; /* for tensor ranks only: 1 */

@@ -8,14 +8,14 @@
  * (tp_sync.c). Each sends to the next stage's device of the same tensor rank. A rank has only the
  * chunks of its own positions.
  *
- *   weigh      each chunk with losses, from targets only; summed over all ranks
- *   schedule   each device its list: forward and backward parts of micro-batches (pipe_wire.c: what
- *              goes between ranks)
- *   sum        gradients of a chunk over the batch slices, of this and other pipelines (pipe_sum.c)
- *   norm       each chunk the pairs of its blocks, joined in the order of one model
- *   validate   each chunk: whether the norm, and what its update would write, are finite
- *   barrier    losses and findings of all ranks
- *   commit     all of them, or none
+ *   weigh      chunks with losses compute loss weights from targets only; all ranks sum them
+ *   schedule   each device executes its list: forward and backward parts of micro-batches
+ *              (pipe_wire.c: messages between ranks)
+ *   sum        a chunk's gradients are summed over the batch slices of all pipelines (pipe_sum.c)
+ *   norm       each chunk computes pairs of its blocks, which are joined in the order of one model
+ *   validate   each chunk checks that the norm and the values of its update are finite
+ *   barrier    all ranks exchange losses and findings
+ *   commit     all chunks write their update, or none does
  *
  * A chunk has a graph, a store and programs of its own, with slots for its live micro-batches. The
  * job's one replica has a store on each rank's host. It has the layout of all values, but the
@@ -31,7 +31,7 @@
  *   pipe_wire.c                        activations and gradients between ranks
  *   pipe_program.c                     programs of a plan
  *   pipe_make.c                        contexts and chunks
- *   pipe_step.c                        its own of the commit protocol, and its actions
+ *   pipe_step.c                        its strategy of the commit protocol, and its actions
  *   pipe_sum.c                         sums of gradients, chunk by chunk
  *   pipe_share.c                       ZeRO-1 of chunks
  *   pipe_units.c                       ZeRO-2 and 3 of chunks

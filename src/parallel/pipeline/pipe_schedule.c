@@ -1,4 +1,4 @@
-/* The schedules, each as the list that a device works off:
+/* The schedules, each as the list that a device executes:
  *
  *   fill-drain    all forward parts, then all backward parts (GPipe, Huang et al., 2019); all
  *                 micro-batches are alive at once
@@ -11,10 +11,11 @@
  *                 or of interleaved
  *
  * Backward parts of a chunk come in ascending order of micro-batches, so sums have the order of one
- * device. Let the devices not divide the micro-batches. Then an interleaved list is made for the
- * next multiple, without its first ones. Devices still wait less than with 1F1B. */
+ * device. An interleaved list needs a multiple of the number of devices. For other numbers of
+ * micro-batches it is made for the next multiple, and its first ones are left out. Devices still
+ * wait less than with 1F1B. */
 
-typedef struct dti_pipe_play { /* of lists that are worked off */
+typedef struct dti_pipe_play { /* of lists that are executed */
     dti_pipe_schedule *s;
     uint64_t *ended; /* by kind, chunk and micro-batch: when; 0 = not yet */
     uint64_t *free;  /* by device: when it has time again */

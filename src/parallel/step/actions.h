@@ -1,11 +1,10 @@
 /* A step as data: for each device the list of what it does, in its order. A list is made once for
- * each shape of batch, and is never written while a step runs. execute.c works it off. Tests play
+ * each shape of batch, and is never written while a step runs. execute.c executes it. Tests play
  * lists without a device, and prove that none waits for ever.
  *
  * Actions of a list begin in its order. An action with `after` begins when all before `after` have
  * ended. An asynchronous device gets the others ahead of time. An action with needs then waits for
- * counters of the step. Other devices or received messages raise them.
- * */
+ * counters of the step. Other devices or received messages raise them. */
 
 typedef enum dti_action_kind {
     DTI_ACTION_WRITE,      /* the rows of a micro-batch to its inputs */

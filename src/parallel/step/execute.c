@@ -1,5 +1,5 @@
-/* Works off a device's list. A device that runs on its own gets actions as far as they need not
- * wait for one before them. */
+/* Executes a device's list. An asynchronous device gets actions ahead of time, up to the next one
+ * that must wait for an earlier one. */
 
 /* ---- waiting */
 

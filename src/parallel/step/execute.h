@@ -1,4 +1,4 @@
-/* Works off lists: one loop, and one way to wait, for all strategies. A thread that waits helps
+/* Executes lists: one loop, and one way to wait, for all strategies. A thread that waits helps
  * meanwhile: it sums, and uses the network. */
 
 struct dti_parallel;

@@ -1,11 +1,11 @@
-/* Finds the op that made a NaN, in a step or an evaluation that has one. Values have taken each
- * other's places since. So all ranks work their lists off once more, with inputs, parameters,
- * messages and sync points as before. Forward and backward segments run launch by launch, and the
- * results of each are scanned. Gradients are not summed, and nothing is written.
+/* Finds the op that made a NaN, in a step or an evaluation that has one. By then later values
+ * have overwritten earlier ones. So all ranks execute their lists once more, with inputs,
+ * parameters, messages and sync points as before. Forward and backward segments run launch by
+ * launch, and the results of each are scanned. Gradients are not summed, and nothing is written.
  *
- * The first launch of all devices is named, by (micro-batch, part of the model, launch). A device
- * computes no launch after its own first one. Stale values do no harm: their readers come later in
- * this order.
+ * The error names the first such launch of all devices, by (micro-batch, part of the model,
+ * launch). A device computes no launch after its own first one. Stale values do no harm: their
+ * readers come later in this order.
  *
  * Cost: a step that runs launch by launch. Only skipped steps pay, and the first batch of an
  * evaluation that is not finite. */

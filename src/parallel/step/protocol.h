@@ -29,10 +29,10 @@
  *   AGREE     samples, labels and the rate of this rank  this rank can try again; others do not
  *                                                        hear of it
  *   RUN       each replica makes and writes its step; a  a device or a rank is lost: the group
- *             NaN leaves out the step of one replica     ends, and here is the round's start
+ *             NaN skips the step of one replica          ends, and here is the round's start
  *   DONE      step s + 1 of the round                    then comes the plan of `next`
  *
- * A device that runs on its own (one.c) is such a replica. Its AGREE starts the program, its RUN
+ * An asynchronous device (one.c) is such a replica. Its AGREE starts the program, its RUN
  * waits for it, and the next step's AGREE may come before that. So two steps are under way, each an
  * object of its own (dti_step).
  *
@@ -45,7 +45,7 @@
  * The files of this folder in the order in which to read them:
  *
  *   actions.h, actions.c           a step as lists of actions, one for each device
- *   execute.h, execute.c           works off a list, and waits
+ *   execute.h, execute.c           executes a list, and waits
  *   nan_search.c                   which op made a NaN: the lists once more
  *   reducer.h, reducer.c           sums of gradients, and their order
  *   scalar_sums.c                  sums of a few doubles
@@ -81,7 +81,7 @@ typedef struct dti_strategy {
     dti_protocol_scope scope;
     bool others_wait; /* in a forward part, for another device's */
     bool split;       /* a device has a part of the model, and the host all of it on demand */
-    const dti_action_calls *calls; /* how devices work off their lists */
+    const dti_action_calls *calls; /* how devices execute their lists */
     dti_parallel_clean *prepare;
     void (*team)(dti_parallel *par, dti_phase_fn *fn); /* for all parts */
     dti_parallel_part *result;                         /* the first one's, in the job's words */
@@ -112,7 +112,7 @@ typedef struct dti_strategy {
         const dti_parallel *par); /* the name of one that is not finite, or NULL */
     dti_phase_fn *updates;        /* calls dti_search_update */
     dti_parallel_clean *rewind;   /* the current lists begin again */
-    dti_parallel_part *lists;     /* all devices work them off */
+    dti_parallel_part *lists;     /* all devices execute them */
     dti_parallel_part *load;      /* running statistics as they were; nothing runs any more */
     dti_parallel_clean *drop;     /* for actions that have begun; of a round, its steps */
     dti_parallel_clean *leave; /* others wait for data that never comes: cancels their operation */

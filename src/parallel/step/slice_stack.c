@@ -1,4 +1,4 @@
-/* The arena's content at a batch slice's end is pushed onto a stack of subtrees on the host. A
+/* A stack of subtrees on the host takes the gradients of each batch slice from the arena. A
  * replica's program has such a stack in slots of the arena. The stacks of this rank are then summed
  * (reducer.c). The ranks that have the part sum theirs in a group of their own. With one batch
  * slice the arena has the sum.

@@ -8,8 +8,8 @@
  *
  * A walk moves all of them between these stores and a file (dti_values_file). All ranks go through
  * the arrays in the file's order: array by array, and in each parameter by parameter. An array goes
- * piece by piece. One rank has its end at the file, which that file's `rank` says; it need not be
- * the same for all arrays. To a file, each run of a piece is sent by a rank that has it. The file's
+ * piece by piece. One rank reads or writes it in the file: the file's `rank`, which may differ
+ * between arrays. To a file, each run of a piece is sent by a rank that has it. The file's
  * rank sends itself nothing. From a file, one rank reads a piece and sends each rank its values. If
  * several have the same, it sends all the piece. With `all` each rank reads its own values. A rank
  * whose device or file fails goes on with the walk, since others wait for it. Ranks agree on

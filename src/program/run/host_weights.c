@@ -1,4 +1,4 @@
-/* Weights of losses by the host, where a device runs on its own. The CPU kernels run the segment of
+/* Weights of losses by the host, for an asynchronous device. The CPU kernels run the segment of
  * loss weights over copies of its inputs. So nothing waits for the device between two
  * micro-batches. A batch's weights are made while the batch before it is computed. */
 
