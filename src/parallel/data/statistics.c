@@ -1,8 +1,8 @@
 /* Batch norm's running statistics, and buffers that follow weights. The latter are equal in all
  * batch slices. Each batch slice has (n, mean, variance) of a channel. They are joined in the tree
- * over all batch slices of the job (Chan, Golub and LeVeque, 1979). The buffers change once a step, at the commit. DDP keeps
- * the statistics of rank 0; these cover the whole batch. They are computed in double, on the host:
- * a few thousand values. */
+ * over all batch slices of the job (Chan, Golub and LeVeque, 1979). The buffers change once a step,
+ * at the commit. DDP keeps the statistics of rank 0; these cover the whole batch. They are computed
+ * in double, on the host: a few thousand values. */
 
 static dt_result dti_statistics_make(dti_base *base, const dti_partition *job, const dti_code *code,
                                      dti_statistics *s) {
