@@ -127,7 +127,7 @@ TEST(env_with_nothing_is_a_single_process) {
     check_place(&d, "", 0, 1, 0, 0, "");
 }
 
-TEST(env_of_dtrains_own_names) {
+TEST(env_reads_the_variables_of_dtrain) {
     dt_comm_desc d =
         ENV("DTRAIN_RANK=2", "DTRAIN_WORLD_SIZE=4", "DTRAIN_LOCAL_RANK=0", "DTRAIN_LOCAL_SIZE=2",
             "DTRAIN_RDZV=tcp://[fd00::1]:99", "DTRAIN_JOB=mine", "DTRAIN_ATTEMPT=7",
@@ -160,7 +160,7 @@ TEST(env_of_dtrains_own_names) {
     CHECK_ERROR(ENV("DTRAIN_SHARED_MEMORY=1"), "DTRAIN_SHARED_MEMORY is \"1\"", "off or required");
 }
 
-TEST(env_of_torchrun) {
+TEST(env_reads_the_variables_of_torchrun) {
     dt_comm_desc d = ENV(TORCHRUN, "TORCHELASTIC_USE_AGENT_STORE=False");
     check_place(&d, "torch", 3, 4, 1, 2, "tcp://node0:29500");
     CHECK(!strcmp(d.job, "abc-1") && d.attempt == 2);
@@ -185,7 +185,7 @@ TEST(env_puts_brackets_around_ipv6_addresses) {
     CHECK_ERROR(ENV("RANK=0", "WORLD_SIZE=2", "MASTER_PORT=65536", "MASTER_ADDR=a"), "65535");
 }
 
-TEST(env_of_mpirun) {
+TEST(env_reads_the_variables_of_mpirun) {
     dt_comm_desc d = ENV(MPIRUN4);
     check_place(&d, "ompi", 1, 2, 1, 2, "pmix:");
     CHECK(!strcmp(d.job, "589824001"));
@@ -225,7 +225,7 @@ TEST(env_of_pmix_asks_for_the_size) {
     CHECK(c.pmix_asked == 0);
 }
 
-TEST(env_of_hydra_and_pmi) {
+TEST(env_reads_the_variables_of_hydra_and_pmi) {
     dt_comm_desc d = ENV(HYDRA);
     check_place(&d, "pmi", 1, 2, 1, 2, "pmi:8");
     d = ENV(SRUN, "PMI_RANK=3", "PMI_SIZE=5", "PMI_FD=10", "PMI_JOBID=1234.5",
@@ -240,7 +240,7 @@ TEST(env_of_hydra_and_pmi) {
     CHECK_ERROR(ENV("PMI_RANK=0", "PMI_SIZE=2", "PMI_FD=x"), "PMI_FD");
 }
 
-TEST(env_of_srun) {
+TEST(env_reads_the_variables_of_srun) {
     dt_comm_desc d = ENV(SRUN);
     check_place(&d, "slurm", 3, 5, 1, 3,
                 "tcp://gpu07:62835+16"); /* 61440 + (1234 * 31 + 5) % 4096 */
@@ -273,7 +273,7 @@ TEST(env_of_a_batch_script_is_a_single_process_with_a_note) {
     CHECK(!d.warning[0]);
 }
 
-TEST(env_of_kubeflow) {
+TEST(env_reads_the_variables_of_kubeflow) {
     dt_comm_desc d = ENV(PYTORCH_JOB("2", "1"));
     check_place(&d, "torch", 1, 2, 0, 1, "tcp://job-master-0:23456"); /* PET_* say one a pod */
     CHECK_ERROR(ENV(PYTORCH_JOB("8", "4")), "PET_NPROC_PER_NODE is 4", "torchrun --no-python",
@@ -293,7 +293,7 @@ TEST(env_of_kubeflow) {
     CHECK_ERROR(ENV(TRAINER_V2("1:4", "1")), "PET_NNODES is 1:4", "torchrun --no-python");
 }
 
-TEST(env_of_an_indexed_job) {
+TEST(env_reads_the_variables_of_an_indexed_job) {
     dt_comm_desc d = ENV("JOB_COMPLETION_INDEX=2", "DTRAIN_WORLD_SIZE=3",
                          "DTRAIN_RDZV=tcp://job-0.svc:29400", "HOSTNAME=job-2");
     check_place(&d, "k8s", 2, 3, 0, 0, "tcp://job-0.svc:29400");

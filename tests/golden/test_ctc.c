@@ -148,7 +148,7 @@ TEST(ctc_refuses_labels_out_of_range_when_they_are_written) {
 }
 
 /* The steps of a program's shapes take the place of the graph's. */
-TEST(ctc_is_made_again_for_another_number_of_steps) {
+TEST(ctc_is_rebuilt_for_another_number_of_steps) {
     const float x[4 * 2] = {0};
     const int32_t t[1] = {1};
     float loss = 0;

@@ -261,7 +261,7 @@ GOLDEN(equations_and_their_gradients_are_pytorchs, "einsum") {
     }
 }
 
-TEST(an_equation_that_does_not_fit_is_refused) {
+TEST(einsum_refuses_an_equation_that_does_not_fit) {
     static const struct {
         const char *equation;
         int count;
@@ -311,7 +311,7 @@ TEST(an_equation_that_does_not_fit_is_refused) {
 }
 
 /* Nothing has sizes then, the letters of a diagonal neither. */
-TEST(an_equation_after_another_error_is_nil) {
+TEST(einsum_after_another_error_is_nil) {
     golden g = {.device = "cpu"};
     OK(&g, dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &g.ctx));
     OK(&g, dt_graph_create(g.ctx, &g.graph));
@@ -344,7 +344,7 @@ GOLDEN(a_contraction_is_one_product, NULL) {
 }
 
 /* The sizes of t are new to each program; tensors computed from them are made again. */
-TEST(an_equation_is_made_again_at_other_shapes) {
+TEST(einsum_is_rebuilt_at_other_shapes) {
     golden g = {.device = "cpu"};
     OK(&g, dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &g.ctx));
     OK(&g, dt_graph_create(g.ctx, &g.graph));

@@ -57,7 +57,7 @@ static dt_metric *metric_make(golden *g, dt_metric_desc desc) {
 
 static const dt_metric_desc metric_classes = {.classes = METRIC_CLASSES, .top_k = 2};
 
-TEST(measures_of_classes_are_scikit_learns) {
+TEST(metrics_of_classes_equal_scikit_learns) {
     golden g = metric_golden();
     for (int weighted = 0; weighted < 2; weighted++) {
         dt_metric *m = metric_make(&g, metric_classes);
@@ -82,7 +82,7 @@ TEST(measures_of_classes_are_scikit_learns) {
     golden_close(&g);
 }
 
-TEST(areas_under_curves_are_scikit_learns_exact_and_in_bins) {
+TEST(areas_under_curves_equal_scikit_learns_exactly_and_in_bins) {
     golden g = metric_golden();
     static const char *const keys[] = {"exact", "exact_weighted", "binned", "binned_weighted"};
     for (int i = 0; i < 4; i++) {
@@ -96,7 +96,7 @@ TEST(areas_under_curves_are_scikit_learns_exact_and_in_bins) {
     golden_close(&g);
 }
 
-TEST(measures_of_values_are_scikit_learns) {
+TEST(metrics_of_values_equal_scikit_learns) {
     golden g = metric_golden();
     for (int weighted = 0; weighted < 2; weighted++) {
         dt_metric *m = metric_make(&g, (dt_metric_desc){.kind = DT_METRIC_REGRESSION, .peak = 2});
@@ -140,7 +140,7 @@ static void metric_edge(golden *g, dt_metric_desc desc, const char *key, const c
     }
 }
 
-TEST(measures_of_one_row_of_absent_classes_and_of_weights_of_0_are_scikit_learns) {
+TEST(metrics_of_one_row_of_absent_classes_and_of_weights_of_0_equal_scikit_learns) {
     static const dt_measure r2[] = {DT_MEASURE_R2};
     static const dt_measure classes[] = {
         DT_MEASURE_ACCURACY,     DT_MEASURE_PRECISION, DT_MEASURE_RECALL,
@@ -240,7 +240,7 @@ TEST(a_metric_refuses_wrong_samples_with_their_row_and_adds_none_of_them) {
 }
 
 /* In a value or a target, whatever the row weighs, with targets that are equal or not. */
-TEST(a_nan_makes_every_measure_of_values_nan) {
+TEST(a_nan_makes_every_metric_of_values_nan) {
     golden g = metric_golden();
     for (int way = 0; way < 2 * 2 * 3 * 3; way++) {
         const int row = way / 2 % 3, weights = way / 6 % 3;

@@ -180,7 +180,7 @@ TEST(a_product_of_16_bits_is_the_f32_product_of_the_same_values_rounded_once) {
         dtype_check_product(DT_BF16, 0, 8448);
 }
 
-TEST(inputs_and_outputs_of_16_bits_are_the_hosts_in_that_type_and_copies_keep_every_bit) {
+TEST(inputs_and_outputs_of_16_bits_have_the_hosts_type_and_copies_keep_every_bit) {
     for (dt_dtype dtype = DT_BF16; dtype <= DT_F16; dtype++) {
         static uint16_t all[65536], back[65536];
         dtype_run r = dtype_open(1);

@@ -183,11 +183,11 @@ static void halves_check_rows(bool strided) {
     ops_device_close(&d);
 }
 
-TEST(every_row_that_takes_16_bits_has_the_bits_of_f32_rounded_once) {
+TEST(every_op_that_takes_16_bits_has_the_bits_of_f32_rounded_once) {
     halves_check_rows(false);
 }
 
-TEST(every_row_that_takes_16_bits_takes_them_with_strides) {
+TEST(every_op_that_takes_16_bits_takes_them_with_strides) {
     halves_check_rows(true);
 }
 

@@ -121,7 +121,7 @@ static int image_differences(image_net *a, image_net *b, int index, dt_value_kin
     return differ;
 }
 
-TEST(a_relu_in_the_epilogue_of_a_product_gives_the_bits_of_one_apart) {
+TEST(a_relu_in_the_epilogue_of_a_product_has_the_bits_of_a_separate_relu) {
     image_net fused, apart;
     dt_report a = {0}, b = {0};
     float y[2][IMAGE_BATCH * 5];

@@ -187,13 +187,13 @@ static void scatter_on(const char *device, int threads) {
     dt_ctx_destroy(ctx);
 }
 
-TEST(a_table_s_gradient_has_the_bits_of_its_order_on_the_cpu) {
+TEST(an_embedding_gradient_adds_its_rows_in_a_fixed_order_on_the_cpu) {
     scatter_on("cpu", 1);
     scatter_on("cpu", 3);
 }
 
 #ifndef DT_NO_VULKAN
-TEST(a_table_s_gradient_has_the_bits_of_its_order_on_vulkan) {
+TEST(an_embedding_gradient_adds_its_rows_in_a_fixed_order_on_vulkan) {
     vulkan_rig rig;
     if (!vulkan_rig_open(&rig, 0, (dti_vk_options){0}))
         SKIP("no Vulkan device");

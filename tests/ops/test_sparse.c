@@ -279,7 +279,7 @@ static void sparse_on(const char *device, int threads, uint32_t first, uint32_t 
     dt_ctx_destroy(ctx);
 }
 
-TEST(rows_of_a_gradient_that_are_left_out_have_the_bits_of_a_dense_one) {
+TEST(sparse_gradients_have_the_bits_of_dense_ones) {
     const uint32_t count = test_is_long() ? 500 : test_takes(1, 1, 2) ? 30 : 8;
     sparse_on("cpu", 1, 1, count);
     sparse_on("cpu", 2, 1000, count / 2);
@@ -287,7 +287,7 @@ TEST(rows_of_a_gradient_that_are_left_out_have_the_bits_of_a_dense_one) {
 }
 
 #ifndef DT_NO_VULKAN
-TEST(rows_of_a_gradient_that_are_left_out_have_the_bits_of_a_dense_one_on_vulkan) {
+TEST(sparse_gradients_have_the_bits_of_dense_ones_on_vulkan) {
     vulkan_rig rig;
     if (!vulkan_rig_open(&rig, 0, (dti_vk_options){0}))
         SKIP("no Vulkan device");

@@ -195,7 +195,7 @@ TEST(a_table_that_embedding_and_head_share_gets_both_gradients) {
     golden_close(&g);
 }
 
-TEST(bilinear_layers_are_their_sums) {
+TEST(bilinear_layers_equal_the_sums_of_their_definition) {
     enum { IN1 = 3, IN2 = 2, OUT = 4 };
     golden g;
     part_open(&g);

@@ -110,7 +110,7 @@ TEST(replicas_on_vulkan_cut_long_sums_with_the_same_bits) {
 
 /* Values that leave and come are copied by the segments, and between them. The other side sees
  * nothing of it before. */
-TEST(units_on_devices_with_memory_of_their_own_have_the_bits_of_one_replica) {
+TEST(zero_2_and_3_on_devices_with_their_own_memory_have_the_bits_of_one_replica) {
     const int quick = vulkan_quick_device();
     const bool all = getenv("DTRAIN_TEST_LONG") != NULL;
     char one[16], two[32], three[48];

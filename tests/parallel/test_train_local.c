@@ -174,7 +174,7 @@ TEST(running_statistics_become_the_mean_of_all_replicas) {
 
 /* The last of 4 replicas has no samples of a batch of 30. Rows that fill up do not make a step
  * either. */
-TEST(rows_of_padding_make_no_step_of_a_replica) {
+TEST(a_replica_with_only_padding_makes_no_local_step) {
     local_case c = {.devices = "cpu:4", .steps = 4, .rounds = 2, .optim = DT_OPTIM_ADAM};
     const uint64_t kept = local_bits(&c);
     c.tail = DT_TAIL_PAD;

@@ -84,7 +84,7 @@ TEST(fit_of_steps_ends_within_an_epoch_and_continues_from_there) {
 
 /* ---- what is watched */
 
-TEST(fit_stops_where_nothing_gets_better) {
+TEST(fit_stops_when_the_watched_value_stops_improving) {
     fit_job j;
     dt_history h;
     if (!fit_open(&j, "cpu", NULL, 0.01))
@@ -302,7 +302,7 @@ static dt_result fit_hole(void *user, const dt_sample *s, void *const *values) {
 }
 
 /* The history and the bar have how many. */
-TEST(fit_skips_steps_with_a_nan_but_not_for_ever) {
+TEST(fit_skips_steps_with_a_nan_up_to_a_limit) {
     for (int many = 0; many < 2; many++) {
         char text[4096] = "";
         FILE *file = tmpfile();

@@ -245,7 +245,7 @@ static uint64_t again_bytes(dt_store *store, const dt_program_desc *desc, dt_ctx
     return info.transient_bytes;
 }
 
-TEST(marks_hold_for_later_programs_and_at_other_shapes) {
+TEST(recompute_marks_apply_to_later_programs_and_at_other_shapes) {
     dt_ctx *ctx = NULL;
     dt_graph *graph = NULL;
     dt_store *store = NULL;

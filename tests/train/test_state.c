@@ -758,7 +758,7 @@ static shared_result shared_train(bool inputs, const char *devices) {
     return out;
 }
 
-TEST(inputs_that_all_samples_share_are_as_parameters_that_stay) {
+TEST(inputs_that_all_samples_share_equal_frozen_parameters) {
     static const char *const devices[] = {"cpu", "cpu:2", "cpu:3"};
     const shared_result want = shared_train(false, "cpu"), first = shared_train(true, "cpu");
     CHECK_NEAR(first.loss, want.loss, 1e-6 * want.loss);

@@ -149,7 +149,7 @@ TEST(short_batches_are_kept_dropped_or_filled_up) {
     CHECK_NEAR(kept, filled, 1e-6 * kept);
 }
 
-TEST(another_number_of_batch_slices_is_another_order_of_additions) {
+TEST(the_number_of_batch_slices_decides_the_order_of_additions) {
     bits_case one = {.devices = "cpu", .batch_slices = 1, .batch = 37, .steps = 3}, eight = one;
     double a, b;
     eight.batch_slices = 8;

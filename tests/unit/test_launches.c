@@ -16,7 +16,7 @@ static void launches_add(void *user, const launches_fact *f) {
 }
 
 /* A number that falls is written down here; one that rises is a mistake. */
-TEST(a_step_has_these_launches_and_barriers) {
+TEST(each_model_has_its_recorded_launches_and_barriers) {
     static const launches_count expected[] = {
         {"mlp", 17, 11},   {"mlp_wide", 23, 14}, {"cnn", 36, 26},         {"resnet", 245, 177},
         {"gpt", 247, 149}, {"lstm", 386, 194},   {"lstm_layers", 54, 33},
@@ -56,7 +56,7 @@ static uint32_t launches_chunks(const char *name, int batch, uint32_t chunk[64])
 }
 
 /* Else replicas would add in another order than one device does. */
-TEST(a_product_of_rows_is_cut_alike_for_any_number_of_rows) {
+TEST(a_product_has_the_same_chunks_of_k_for_any_number_of_rows) {
     static const char *const names[] = {"mlp", "mlp_wide", "cnn"};
     for (size_t i = 0; i < DTI_COUNT(names); i++) {
         uint32_t few[64] = {0}, many[64] = {0}, cut = 0;
@@ -69,7 +69,7 @@ TEST(a_product_of_rows_is_cut_alike_for_any_number_of_rows) {
     }
 }
 
-TEST(a_kernel_row_has_the_steps_of_an_invocation) {
+TEST(launch_costs_have_the_steps_of_one_invocation) {
     dti_launch l = {.kernel = DTI_K_REDUCE, .items = 10};
     l.args.reduce = (dti_args_reduce){.n = 10, .r = 2048};
     CHECK(dti_launch_effort(&l, 0, 128).steps == 2048);

@@ -163,7 +163,7 @@ TEST(relu_and_its_gradient_are_merged_into_other_launches) {
     CHECK(fused > 0 && apart == fused + 2);
 }
 
-TEST(segments_follow_each_other_over_all_launches) {
+TEST(segments_of_a_program_cover_its_launches_in_order) {
     lower_case c;
     REQUIRE(lower_open(&c, 4));
     c.program.bucket_bytes = 4;

@@ -35,7 +35,7 @@ TEST(an_elementwise_op_does_not_overwrite_an_operand_that_it_reads_transposed) {
     dt_ctx_destroy(c.ctx);
 }
 
-TEST(a_chain_of_maps_needs_the_memory_of_one) {
+TEST(a_chain_of_elementwise_ops_needs_the_memory_of_one) {
     plan_case c = plan_open();
     dt_tensor x = dt_input(c.graph, "x", DT_F32, dt_dims(1024)), y = x;
     for (int i = 0; i < 10; i++)
@@ -254,7 +254,7 @@ static float line_weight(plan_case *c) {
     return w;
 }
 
-TEST(a_metric_that_is_not_finite_stops_no_step) {
+TEST(a_metric_that_is_not_finite_does_not_stop_a_step) {
     plan_case c = plan_open();
     dt_tensor x = dt_input(c.graph, "x", DT_F32, dt_dims(1));
     dt_tensor y = dt_nn_linear(x, "y", 1);
@@ -439,7 +439,7 @@ TEST(micro_batches_that_train_other_parameters_are_refused) {
     dt_ctx_destroy(c.ctx);
 }
 
-TEST(an_evaluation_weighs_its_losses) {
+TEST(an_evaluation_reports_the_weight_of_each_loss) {
     plan_case c = plan_open();
     dt_tensor x = dt_input(c.graph, "x", DT_F32, dt_dims(2)),
               t = dt_input(c.graph, "t", DT_I32, dt_dims());

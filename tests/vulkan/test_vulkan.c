@@ -875,7 +875,7 @@ static uint32_t vulkan_count_of(const uint32_t *words, size_t count, uint32_t op
 }
 
 /* REDUCE shares its module with REDUCE_ROW, which alone has barriers. */
-TEST(vulkan_kernels_that_share_a_module_are_without_the_others_code) {
+TEST(vulkan_kernels_that_share_a_module_contain_only_their_own_code) {
     const uint32_t kernels[2] = {DTI_K_REDUCE, DTI_K_REDUCE_ROW}, barrier = 224;
     dti_base base;
     dti_base_init(&base, NULL, NULL);
@@ -1537,7 +1537,7 @@ static void vulkan_try_images(vulkan_rig *rig) {
     vulkan_compare_others(rig);
 }
 
-TEST(vulkan_pooling_resizing_and_normalisation_are_the_cpus) {
+TEST(vulkan_pooling_resizing_and_normalisation_equal_the_cpus) {
     ON_EACH(vulkan_try_images);
 }
 
@@ -1588,7 +1588,7 @@ static void vulkan_try_buffer(vulkan_rig *rig) {
     state[DTI_CONTROL_ABORT] = 0;
 }
 
-TEST(vulkan_commit_takes_a_buffer_as_it_is) {
+TEST(vulkan_commit_copies_a_buffer_unchanged) {
     ON_EACH(vulkan_try_buffer);
 }
 

@@ -191,7 +191,7 @@ static void exchange_try_piece(vulkan_rig *rig) {
     exchange_destroy(rig, &p);
 }
 
-TEST(vulkan_segment_that_was_started_with_others_is_reached_with_them) {
+TEST(vulkan_segments_that_start_together_end_together) {
     ON_EACH(exchange_try_piece);
 }
 

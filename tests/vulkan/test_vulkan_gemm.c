@@ -364,7 +364,7 @@ static void gemm_try_chunks(vulkan_rig *rig) {
     }
 }
 
-TEST(vulkan_gemm_has_the_same_bits_with_chunks_apart_and_one_after_the_other) {
+TEST(vulkan_gemm_has_the_same_bits_with_chunks_in_parallel_and_in_sequence) {
     ON_EACH(gemm_try_chunks);
 }
 

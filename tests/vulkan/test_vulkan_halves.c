@@ -149,7 +149,7 @@ static void halves_try_maps(vulkan_rig *rig) {
         }
 }
 
-TEST(vulkan_maps_of_16_bits_are_the_cpus_within_a_rounding) {
+TEST(vulkan_elementwise_ops_of_16_bits_equal_the_cpus_within_a_rounding) {
     ON_EACH(halves_try_maps);
 }
 

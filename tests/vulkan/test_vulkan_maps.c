@@ -121,7 +121,7 @@ static void maps_try_walks(vulkan_rig *rig) {
             maps_try_walk(rig, dims[i], used);
 }
 
-TEST(vulkan_walks_over_any_axes_are_the_cpus) {
+TEST(vulkan_elementwise_ops_over_any_axes_equal_the_cpus) {
     ON_EACH(maps_try_walks);
 }
 

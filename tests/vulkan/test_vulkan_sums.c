@@ -210,7 +210,7 @@ static void sums_try_norms(vulkan_rig *rig) {
     cpu.device->backend->close(cpu.device);
 }
 
-TEST(vulkan_norms_in_chunks_are_the_cpus_and_the_same_in_one_launch_or_two) {
+TEST(vulkan_norms_in_chunks_equal_the_cpus_and_have_the_same_bits_in_one_launch_or_two) {
     ON_EACH(sums_try_norms);
 }
 
@@ -265,7 +265,7 @@ static void sums_try_lines(dt_ctx *ctx, const char *device, int op) {
     free(x);
 }
 
-TEST(sums_over_samples_and_their_lines_are_exact_on_every_device) {
+TEST(sums_and_maxima_over_samples_and_columns_are_exact_on_every_device) {
     dt_ctx *ctx = NULL;
     REQUIRE(!dt_ctx_create(NULL, &ctx));
     for (int i = 0; i < dt_ctx_device_count(ctx); i++) {
@@ -383,7 +383,7 @@ static bool chunks_step(dt_device_kind kind, uint64_t *hash, int *sums) {
     return good;
 }
 
-TEST(a_processor_makes_the_chunks_of_a_product_one_after_the_other_with_the_same_bits) {
+TEST(a_software_device_computes_chunks_of_a_product_in_sequence_with_the_bits_of_a_gpu) {
     uint64_t processor, gpu;
     int none, some;
     if (!vulkan_device_count())
@@ -499,7 +499,7 @@ static void sums_try_short(vulkan_rig *rig) {
     cpu.device->backend->close(cpu.device);
 }
 
-TEST(vulkan_rows_in_workgroups_of_their_size_are_the_cpus) {
+TEST(vulkan_rows_in_workgroups_of_their_size_equal_the_cpus) {
     ON_EACH(sums_try_short);
 }
 
