@@ -300,8 +300,8 @@ static dt_result dti_pipe_cut_auto(dti_base *base, dti_pipe_cut *cut, const dti_
             most >= cut->chunks
                 ? dti_pipe_search_cut(base, cut, &s)
                 : dti_fail(base, DT_ERROR_INVALID,
-                           ".parallel.pipeline is %u; the model has at most %u stages, each with a "
-                           "trained parameter and at most %d tensors over a cut",
+                           ".parallel.pipeline is %u; the model can be cut into at most %u stages "
+                           "(each needs a trained parameter, and at most %d tensors cross a cut)",
                            cut->chunks, DTI_MAX(most, 1u), DT_MAX_OUTPUTS);
     }
     DTI_FREE(base, s.at, s.best, s.from);
