@@ -32,7 +32,7 @@ platform() {
     vulkan=-DDT_NO_VULKAN classes=-DDT_NO_AVX512 # which has the bits of AVX2
     program=$work/$1
     case $1 in
-    windows) # Win32 alone: what clang-cl has
+    windows) # only Win32, as with clang-cl
         flags='--target=x86_64-w64-mingw32 -L/usr/lib/gcc/x86_64-w64-mingw32/12-win32 -static'
         libs=-lws2_32 program=$work/$1.exe level=-O0 vulkan= # at least it compiles
         needs="x86_64-w64-mingw32-ld /usr/lib/gcc/x86_64-w64-mingw32/12-win32/libgcc.a"

@@ -144,7 +144,7 @@ class Peers:
         os.environ["DTRAIN_SHARED_MEMORY"] = "off" # what is compared is TCP; bench_shared asks for it
         for name in sorted(self.missing):
             print(f"left out, for it is not there: {HOW_TO_GET[name]}")
-        if os.geteuid() == 0: # mpirun refuses root unless told twice
+        if os.geteuid() == 0: # mpirun refuses root without two permissions
             os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
 
     def measure(self, peer, net, ranks, ms, sizes):
@@ -440,7 +440,7 @@ def main():
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)) # so that what was started ends, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)) # so that started processes end, too
     try:
         main()
     except bench.Failure as failure:

@@ -20,7 +20,7 @@ from bench_net import Namespaces, run
 WAYS = [("synchronous", ["sync"]), ("rounds", ["local", "STEPS", "none"]),
         ("rounds, BF16", ["local", "STEPS", "bf16"]), ("rounds, INT8", ["local", "STEPS", "int8"]),
         ("rounds, TOPK 1 %", ["local", "STEPS", "topk"])]
-MARKS = (1, 3, 10, 30, 100, 300) # seconds at which a loss is told
+MARKS = (1, 3, 10, 30, 100, 300) # seconds at which a loss is printed
 
 
 class Net(Namespaces):

@@ -54,7 +54,7 @@ def ranks(command, cores, world, first_answers=False):
             found += said
     except subprocess.TimeoutExpired:
         return [f"no end after {TIMEOUT_SECONDS} s"]
-    finally:  # who waits for one that is gone would be in the way of what is measured next
+    finally:  # a process that waits for an ended one would slow the next measurement
         for one in started:
             if one.poll() is None:
                 one.kill()

@@ -71,7 +71,7 @@ def adam(parameters):
 def stages(parts, rank, world, chunks):
     """The module of each of this rank's stages, with their numbers."""
     count = world * chunks
-    inner = parts[1:-1] if len(parts) > 7 else parts # embedding and head go with the outer blocks
+    inner = parts[1:-1] if len(parts) > 7 else parts # embedding and head belong to the outer blocks
     cut = [inner[len(inner) * i // count:len(inner) * (i + 1) // count] for i in range(count)]
     if inner is not parts:
         cut[0], cut[-1] = [parts[0]] + cut[0], cut[-1] + [parts[-1]]

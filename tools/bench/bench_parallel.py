@@ -53,7 +53,7 @@ BATCH = 64 # of a replica
 NET_CASES = (("cnn", 64, 1.0), ("mlp10m", 1024, 1.0), ("cnn", 512, 0.1))
 NET_PARTS = ("serial_ms", "train_ms", "comm_ms", "backward_ms", "tail_ms")
 SPEEDUP_AIM, OVERLAP_AIM = {"cnn": 0.92}, 0.7
-TIMEOUT_SECONDS = 60 # of one answer, beyond what was asked for
+TIMEOUT_SECONDS = 60 # of one answer, beyond the requested time
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
@@ -374,7 +374,7 @@ def main():
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)) # so that what was started ends, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)) # so that started processes end, too
     try:
         main()
     except bench.Failure as failure:

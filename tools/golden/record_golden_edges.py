@@ -88,7 +88,7 @@ BINARY = {
 }
 SPREADS = {"gaussian_nll": lambda a, b: F.gaussian_nll_loss(a, torch.zeros_like(a), b,
                                                             reduction="none")}
-LOSSES = {  # of a alone: b is a target
+LOSSES = {  # of a only: b is a target
     "bce": ("chances", lambda a, b: F.binary_cross_entropy(a, b, reduction="none")),
     "bce_logits": ("logits", lambda a, b: F.binary_cross_entropy_with_logits(a, b, reduction="none")),
     "kl_div": ("chances", lambda a, b: F.kl_div(a, b, reduction="none")),

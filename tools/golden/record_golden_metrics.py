@@ -93,7 +93,7 @@ def edges(arrays):
     edge_cases(arrays, "edge_classes", [
         (of([1]), [1], [1]), (of([1]), [2], [1]), (of([0, 0, 0]), [0, 0, 0], [1, 2, 3]),
         (of([0, 1, 1, 2]), [0, 1, 2, 2], [1, 1, 0, 0]),  # class 2 weighs nothing
-        (of([0, 3, 1, 2]), [0, 1, 2, 2], [1, 0, 1, 1]),  # class 3 is predicted at weight 0 alone
+        (of([0, 3, 1, 2]), [0, 1, 2, 2], [1, 0, 1, 1]),  # class 3 is predicted only at weight 0
         (of([1, 0]), [0, 1], [1, 1]), (of([3, 3, 3]), [0, 1, 2], [0.5, 1, 0])], classes)
     edge_cases(arrays, "edge_scores", [
         ([.25, .5], [1, 1], [1, 1]), ([.25, .5], [0, 0], [1, 1]), ([.5, .5], [0, 1], [1, 1]),

@@ -160,7 +160,7 @@ def steps_of(name, device, until):
             else:
                 step = graph_of(training)
             cells.append(f"{milliseconds(step, until):.3f}")
-        except Exception as error:  # a compiler that is missing is no fault of what is measured
+        except Exception as error:  # a missing compiler does not fail the measured model
             print(f"{name}: {error}", file=sys.stderr)
             cells.append(type(error).__name__)
     return cells

@@ -136,7 +136,7 @@ build_lane() {
         *.c) (compile "build/$(basename "$made" .c)" "$made") & ;;
         *) (build_part "$made") & ;;
         esac
-        wait $! || exit 1 # not with || behind the work itself, which would go on after errors
+        wait $! || exit 1 # || after the work itself would let it go on after errors
     done
 }
 

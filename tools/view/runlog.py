@@ -86,7 +86,7 @@ def varint(data, at):
         if byte < 0x80:
             return value, at
         if shift > 63:
-            raise IndexError  # as at the end: this is none
+            raise IndexError  # as at the end: not a whole record
 
 
 def fields(data):
