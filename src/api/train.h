@@ -501,7 +501,8 @@ DT_API dt_result dt_trainer_wait(dt_trainer *trainer, dt_train_report *report);
  * that fails with NUMERIC is left out, and the result is NUMERIC. Errors: as for
  * dt_trainer_step; INVALID (a stream without .rows). */
 DT_API dt_result dt_trainer_epoch(dt_trainer *trainer, dt_train_report *report);
-/* Computes losses and metrics over a dataset. All ranks call it, and each computes a share.
+/* Computes losses and metrics over a dataset. All ranks call it, and each computes a share. They
+ * must give the same rows and batch (INVALID).
  * batch: samples per replica at a time; 0 = as in training. With the same number above 0, sums have
  * the same bits for any number of replicas and ranks.
  * Random numbers (dt_random_uniform) depend on .seed, the steps made and the sample's row in data,
@@ -511,7 +512,7 @@ DT_API dt_result dt_trainer_epoch(dt_trainer *trainer, dt_train_report *report);
  * dt_trainer_step.
  *
  * .parallel.pipeline, .tensor: the grid's devices evaluate, a micro-batch of `batch` samples after
- * the other. Ranks must give the same rows and batch (INVALID). */
+ * the other. */
 DT_API dt_result dt_trainer_evaluate(dt_trainer *trainer, const dt_dataset *data, int batch,
                                      dt_train_report *report);
 /* Sets the learning rate from the next step on, instead of the optimizer's or its schedule's. All

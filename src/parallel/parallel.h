@@ -402,10 +402,9 @@ static void dti_unit_pass_free(dti_parallel *par, dti_unit_pass *pass);
 static dt_result dti_unit_pass_put(dti_parallel *par, dti_unit_pass *pass, bool tail,
                                    uint32_t replica, dt_program *program, uint32_t of,
                                    dti_micro_run rows);
-/* On all ranks together, before the first batch of a set of `rows` rows: checks that all gather the
- * same. `own`: this rank's result so far. INVALID, UNSUPPORTED */
-static dt_result dti_unit_pass_begin(dti_parallel *par, dti_unit_pass *pass, uint64_t rows,
-                                     uint32_t batch, dt_result own);
+/* On all ranks together, before the first batch: checks that all gather the same. `own`: this
+ * rank's result so far. UNSUPPORTED */
+static dt_result dti_unit_pass_begin(dti_parallel *par, dti_unit_pass *pass, dt_result own);
 /* On all ranks together: a batch whose rows the programs have. `own`: as before. After an error in
  * the middle of it the job has ended. */
 static dt_result dti_unit_pass_batch(dti_parallel *par, dti_unit_pass *pass, const dti_batch *batch,

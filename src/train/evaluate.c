@@ -283,7 +283,7 @@ static const dti_evaluation_kind dti_evaluation_replicas = {.begin = dti_evaluat
 static dt_result dti_evaluation_units_begin(dt_trainer *t, const dt_dataset *data, uint32_t batch,
                                             dti_loader **loader) {
     const dt_result own = dti_evaluation_ready(t, data, batch, loader);
-    return dti_unit_pass_begin(&t->par, &t->evaluation.pass, data->rows, batch, own);
+    return dti_unit_pass_begin(&t->par, &t->evaluation.pass, own);
 }
 
 static dt_result dti_evaluation_units_fault(dt_trainer *t, const bool *faulty) {
@@ -410,11 +410,33 @@ static dt_result dti_evaluation_check(dt_trainer *t, const dt_dataset *data, int
     return result ? result : dti_trainer_inputs(t, data, "it");
 }
 
+/* A rank that evaluates something else would take part in other operations, and end the job. */
+static dt_result dti_evaluation_same(dt_trainer *t, const dt_dataset *data, int batch,
+                                     const char *what) {
+    static const char *const of[] = {"sets of different numbers of rows",
+                                     "batches of different sizes", "different tensors"};
+    enum { ALL = DTI_COUNT(of) };
+    const int64_t own[ALL] = {(int64_t)data->rows,
+                              batch < 0 ? -1 : (int64_t)dti_evaluation_batch(t, batch),
+                              t->evaluation.output.id};
+    int64_t most[2 * ALL];
+    for (int i = 0; i < ALL; i++) {
+        most[i] = own[i];
+        most[ALL + i] = -own[i];
+    }
+    DTI_TRY(dti_ranks_reduce(&t->par, t->par.desc.comm, most, 2 * ALL, DT_I64, DT_COMM_MAX));
+    for (int i = 0; i < ALL; i++) {
+        if (most[i] != -most[ALL + i])
+            return dti_fail(t->base, DT_ERROR_INVALID,
+                            "%s: the ranks evaluate %s; give all ranks the same", what, of[i]);
+    }
+    return batch >= 0 ? DT_OK
+                      : dti_fail(t->base, DT_ERROR_INVALID,
+                                 "%s: batch is %d; it must be at least 0", what, batch);
+}
+
 static dt_result dti_evaluation_all(dt_trainer *t, const dt_dataset *data, int batch,
                                     const char *what, dt_train_report *r) {
-    if (batch < 0)
-        return dti_fail(t->base, DT_ERROR_INVALID, "%s: batch is %d; it must be at least 0", what,
-                        batch);
     DTI_TRY(dti_check_forked(t->base));
     DTI_TRY(dti_trainer_whole(t, "be evaluated"));
     dti_trainer_drain(t);
@@ -422,6 +444,7 @@ static dt_result dti_evaluation_all(dt_trainer *t, const dt_dataset *data, int b
         DTI_TRY(dti_units_lost(&t->par));
     if (t->par.lost && (t->par.desc.comm || dti_pipe_of(&t->par)))
         return dti_trainer_lost(t);
+    DTI_TRY(dti_evaluation_same(t, data, batch, what));
     return dti_evaluation_loop(t, data, dti_evaluation_batch(t, batch), r);
 }
 

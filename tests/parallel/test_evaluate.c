@@ -258,8 +258,6 @@ TEST(no_replica_holds_all_parameters_in_an_evaluation_with_zero_3) {
 
 /* ---- what goes wrong on one rank */
 
-static const eval_mesh eval_two = {2, "cpu", EVAL_ZERO(3), .batch = 3};
-
 /* The sample that rank 1 cannot read is in the third batch. */
 static dt_result eval_sample(void *user, const dt_sample *sample, void *const *values) {
     const eval_model *m = user;
@@ -271,7 +269,7 @@ static void eval_rank_fails(rank *r) {
     eval_model m;
     dt_trainer *t = NULL;
     dt_train_report report;
-    EXPECT(r, eval_make(&m, &eval_two, r->comm));
+    EXPECT(r, eval_make(&m, r->job->arg, r->comm));
     EXPECT(r, !dt_trainer_create(m.graph, &m.desc, &t) && !dt_trainer_step(t, NULL));
     dt_dataset bad = m.desc.data;
     if (r->index == 1) {
@@ -285,20 +283,31 @@ static void eval_rank_fails(rank *r) {
     EXPECT(r, !dt_trainer_evaluate(t, &m.desc.data, 3, &report) && report.samples == EVAL_ROWS);
     EXPECT(r, !dt_trainer_step(t, NULL));
     bad = m.desc.data;
-    bad.rows -= (uint64_t)r->index;
+    bad.rows -= (uint64_t)r->index; /* also where no other operation would differ */
     EXPECT(r, dt_trainer_evaluate(t, &bad, 3, NULL) == DT_ERROR_INVALID);
     EXPECT(r, strstr(dt_ctx_error(m.ctx), "sets of different numbers of rows") != NULL);
+    const size_t bytes = (size_t)bad.rows * EVAL_SIZE * sizeof m.got[0];
+    EXPECT(r, dt_trainer_predict(t, &bad, m.y, 3, m.got, bytes) == DT_ERROR_INVALID);
+    EXPECT(r, strstr(dt_ctx_error(m.ctx), "sets of different numbers of rows") != NULL);
     EXPECT(r, dt_trainer_evaluate(t, &m.desc.data, 3 + r->index, NULL) == DT_ERROR_INVALID);
+    EXPECT(r, strstr(dt_ctx_error(m.ctx), "batches of different sizes") != NULL);
+    EXPECT(r, dt_trainer_evaluate(t, &m.desc.data, -r->index, NULL) == DT_ERROR_INVALID);
     EXPECT(r, strstr(dt_ctx_error(m.ctx), "batches of different sizes") != NULL);
     EXPECT(r, !dt_trainer_evaluate(t, &m.desc.data, 3, &report) && report.samples == EVAL_ROWS);
     dt_ctx_destroy(m.ctx);
 }
 
-TEST(a_sample_that_one_zero_rank_cannot_read_ends_the_evaluation_on_all) {
-    job *j = job_new(2, NULL);
-    REQUIRE(j);
-    job_run(j, eval_rank_fails);
-    job_free(j);
+TEST(what_one_rank_cannot_evaluate_ends_the_evaluation_on_all) {
+    static const eval_mesh meshes[] = {{2, "cpu", .batch = 3},
+                                       {2, "cpu", EVAL_ZERO(1), .batch = 3, .averaged = true},
+                                       {2, "cpu", EVAL_ZERO(3), .batch = 3},
+                                       {2, "cpu", .parallel = {.pipeline = 2}, .batch = 3}};
+    for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++) {
+        job *j = job_new(2, &meshes[i]);
+        REQUIRE(j);
+        CHECK_TEXT(job_run(j, eval_rank_fails), "mesh %zu", i);
+        job_free(j);
+    }
 }
 
 /* ---- what is not finite */

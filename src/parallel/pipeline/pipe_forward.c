@@ -200,27 +200,9 @@ static dt_result dti_forward_all(dti_parallel *par, dt_result own) {
     return dti_pipe_units_agree(par);
 }
 
-/* Sets and batches are the same on all ranks. */
-static dt_result dti_forward_same(dti_parallel *par, const dti_grid_evaluation *d) {
-    int64_t all[6] = {(int64_t)d->rows, d->each, d->output.id};
-    for (int i = 0; i < 3; i++)
-        all[3 + i] = -all[i];
-    DTI_TRY(dti_ranks_reduce(par, par->desc.comm, all, 6, DT_I64, DT_COMM_MAX));
-    for (int i = 0; i < 3; i++) {
-        if (all[i] != -all[3 + i])
-            return dti_fail(par->base, DT_ERROR_INVALID,
-                            "the ranks give %s from %lld to %lld; give the same on all",
-                            (const char *const[]){"sets of rows", "batches of rows, per replica,",
-                                                  "tensors of numbers"}[i],
-                            (long long)-all[3 + i], (long long)all[i]);
-    }
-    return DT_OK;
-}
-
 static dt_result dti_forward_make(dti_parallel *par, const dti_grid_evaluation *d) {
     const uint32_t number = dti_forward_number(d->output);
     dti_pipe_plan *plan = &par->pipe->plans[number];
-    DTI_TRY(dti_forward_same(par, d));
     if (plan->forward && plan->forward->desc.rows == d->rows && plan->forward->desc.each == d->each)
         return DT_OK;
     dti_forward_close(par, number);

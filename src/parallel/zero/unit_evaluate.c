@@ -152,25 +152,11 @@ static dt_result dti_unit_pass_values(dti_parallel *par, const dti_unit_pass *pa
     return DT_OK;
 }
 
-static dt_result dti_unit_pass_differs(dti_parallel *par, size_t bad, size_t orders) {
-    return bad < orders
-               ? dti_fail(
-                     par->base, DT_ERROR_UNSUPPORTED,
-                     ".parallel.zero_stage is %d, but replicas read parameters in different orders "
-                     "in an evaluation; give all replicas the same devices, or a stage below %d",
-                     par->desc.parallel.zero_stage, DT_SHARD_GRADIENTS)
-               : dti_fail(par->base, DT_ERROR_INVALID,
-                          "the ranks evaluate %s; give all ranks the same",
-                          bad == orders ? "sets of different numbers of rows"
-                                        : "batches of different sizes");
-}
-
 /* Sums of replicas here, and of all ranks. */
-static dt_result dti_unit_pass_same(dti_parallel *par, const dti_unit_pass *pass, uint64_t rows,
-                                    uint32_t batch) {
-    enum { orders = 4, all = orders + 2 };
-    int64_t own[2 * all] = {[orders] = (int64_t)rows + 1, [orders + 1] = batch};
-    size_t bad = all, here = all;
+static dt_result dti_unit_pass_same(dti_parallel *par, const dti_unit_pass *pass) {
+    enum { orders = 4 };
+    int64_t own[2 * orders] = {0};
+    size_t bad = orders, here = orders;
     for (uint32_t i = 0; i < orders * par->job.local && dti_shards_span(par); i++) {
         const uint32_t kind = i / par->job.local;
         const dti_unit_pass_run *run = &pass->runs[i % (2 * par->job.local)];
@@ -179,16 +165,21 @@ static dt_result dti_unit_pass_same(dti_parallel *par, const dti_unit_pass *pass
         here = own[kind] && order != own[kind] ? kind : here;
         own[kind] = order;
     }
-    DTI_TRY(dti_ranks_same(par, own, all, &bad));
-    bad = DTI_MIN(bad, here);
-    return dti_agree_result(par, bad < all ? dti_unit_pass_differs(par, bad, orders) : DT_OK);
+    DTI_TRY(dti_ranks_same(par, own, orders, &bad));
+    if (DTI_MIN(bad, here) == orders)
+        return dti_agree_result(par, DT_OK);
+    return dti_agree_result(
+        par, dti_fail(par->base, DT_ERROR_UNSUPPORTED,
+                      ".parallel.zero_stage is %d, but replicas read parameters in different "
+                      "orders in an evaluation; give all replicas the same devices, or a stage "
+                      "below %d",
+                      par->desc.parallel.zero_stage, DT_SHARD_GRADIENTS));
 }
 
-static dt_result dti_unit_pass_begin(dti_parallel *par, dti_unit_pass *pass, uint64_t rows,
-                                     uint32_t batch, dt_result own) {
+static dt_result dti_unit_pass_begin(dti_parallel *par, dti_unit_pass *pass, dt_result own) {
     pass->begun = pass->searched = false;
     DTI_TRY(dti_agree_result(par, own ? own : dti_unit_pass_values(par, pass)));
-    return dti_unit_pass_same(par, pass, rows, batch);
+    return dti_unit_pass_same(par, pass);
 }
 
 /* ---- a batch */
