@@ -46,13 +46,13 @@ static dt_comm_span dti_mesh_replicas(const dti_mesh *mesh, uint32_t rank);
 static dt_comm_span dti_mesh_batch_slices(const dti_mesh *mesh, uint32_t batch_slices,
                                           dt_comm_span replicas);
 
-/* An axis through a position. */
+/* The line of positions along an axis, through a position. */
 static dti_mesh_line dti_mesh_along(const dti_mesh *mesh, dti_mesh_axis axis, uint32_t position);
 static dti_mesh_line dti_mesh_pair(uint32_t a, uint32_t b); /* of two positions */
-/* Which of a line a rank has. */
+/* The positions of a line that a rank has. */
 static dt_comm_span dti_mesh_share(const dti_mesh *mesh, dti_mesh_line line, uint32_t rank);
 /* The ranks that have some of these positions, in order, each once. Returns their number. */
 static int dti_mesh_ranks(const dti_mesh *mesh, dti_mesh_line line, int *ranks);
 static bool dti_mesh_is_within(const dti_mesh *mesh, dti_mesh_line line); /* one process */
-/* Whether all ranks that have some of it have the same number. */
+/* Whether all ranks that have positions of a line have the same number. */
 static bool dti_mesh_is_even(const dti_mesh *mesh, dti_mesh_line line);
