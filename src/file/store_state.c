@@ -114,8 +114,10 @@ static dt_result dti_store_state_words(dti_state_file *f, const char *path,
     f->words[DTI_STORE_MOMENTS] &= 0xff;
     if (state > DT_STATE_8BIT || f->words[DTI_STORE_MOMENTS] > DTI_MOMENTS_MAX + 1)
         return dti_fail(f->base, DT_ERROR_FORMAT,
-                        "%s: it has %llu moments; at most %d are possible", path,
-                        (unsigned long long)f->words[DTI_STORE_MOMENTS], DTI_MOMENTS_MAX + 1);
+                        "%s: it has %llu moments of type %llu; at most %d, of types 0 to %d, are "
+                        "possible",
+                        path, (unsigned long long)f->words[DTI_STORE_MOMENTS],
+                        (unsigned long long)state, DTI_MOMENTS_MAX + 1, DT_STATE_8BIT);
     DTI_TRY(dti_store_set_state(f->store, (dt_state_dtype)state, path));
     return dti_state_open(f, (uint32_t)f->words[DTI_STORE_MOMENTS], DTI_STORE_WORDS, words);
 }

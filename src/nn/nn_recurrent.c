@@ -25,7 +25,7 @@ static bool dti_nn_recurrent_fail(const dti_nn_recurrent *r, const char *what, d
 static bool dti_nn_recurrent_numbers_fit(const dti_nn_recurrent *r) {
     const dt_recurrent_desc *d = r->d;
     if (r->hidden < 1 || r->hidden > INT32_MAX / 8)
-        return dti_nn_recurrent_fail(r, "hidden", (double)r->hidden, "at least 1");
+        return dti_nn_recurrent_fail(r, "hidden", (double)r->hidden, "from 1 to 2^28 - 1");
     if (d->layers < 0 || d->layers > DTI_NN_LAYERS_MAX)
         return dti_nn_recurrent_fail(r, "layers", d->layers, "from 1 to 64 (0 = 1)");
     if (d->projection && r->kind != DTI_RECURRENCE_LSTM)

@@ -968,3 +968,32 @@ TEST(common_wrong_shapes_are_errors_that_say_what_to_do) {
         dt_ctx_destroy(d.ctx);
     }
 }
+
+/* Each value is out of a range at the end that callers rarely reach. */
+TEST(a_text_states_the_range_that_the_value_is_out_of) {
+    for (int i = 0; i < 5; i++) {
+        static const char *const want[] = {"rank is -1; it must be from 0 to 5",
+                                           "axes has rank -1; it must be from 0 to 5",
+                                           "hidden is 1e+09; it must be from 1 to 2^28 - 1",
+                                           "height times width, must be from 1 to 2^31 - 1",
+                                           ".batch_hint is -1; it must be at least 0 (0 = 64)"};
+        bench d;
+        dt_store *store;
+        bench_open(&d);
+        dt_tensor volume = dt_input(d.graph, "v", DT_F32, dt_dims(1, 2, 2, 2)),
+                  sequence = dt_input(d.graph, "s", DT_F32, dt_dims(2, 3));
+        if (i == 0)
+            dt_reshape(d.x, (dt_shape){.rank = -1});
+        else if (i == 1)
+            dt_sum(d.x, (dt_shape){.rank = -1}, false);
+        else if (i == 2)
+            dt_nn_lstm(sequence, "lstm", 1000000000, NULL);
+        else if (i == 3)
+            dt_adaptive_avg_pool3d(volume, 1, 1 << 20, 1 << 20);
+        else
+            CHECK(dt_store_create(d.graph, &(dt_store_desc){.batch_hint = -1}, &store));
+        const char *error = dt_graph_error(d.graph);
+        CHECK_CONTAINS(error ? error : dt_ctx_error(d.ctx), want[i]);
+        dt_ctx_destroy(d.ctx);
+    }
+}

@@ -145,7 +145,7 @@ static int dti_reduce_mask(dt_tensor x, dt_shape axes, const char *op) {
     if (axes.rank == 0)
         return (1 << rank) - 1;
     if (axes.rank < 0 || axes.rank > DT_MAX_DIMS) {
-        dti_graph_fail(x.graph, "%s: a list of %d axes; it must have at most %d", op,
+        dti_graph_fail(x.graph, "%s: the list of axes has rank %d; it must be from 0 to %d", op,
                        (int)axes.rank, DT_MAX_DIMS);
         return -1;
     }

@@ -224,7 +224,7 @@ static void dti_view_emit(dti_emit *e) {
 static bool dti_view_rank_fits(dt_tensor x, const char *op, dt_shape shape) {
     if (dti_is_nil(x) || (shape.rank >= 0 && shape.rank <= DT_MAX_DIMS))
         return true;
-    return dti_graph_refuse(x.graph, "%s: rank is %d; it must be at most %d", op, (int)shape.rank,
+    return dti_graph_refuse(x.graph, "%s: rank is %d; it must be from 0 to %d", op, (int)shape.rank,
                             DT_MAX_DIMS);
 }
 

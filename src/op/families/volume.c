@@ -240,10 +240,10 @@ static dt_tensor dti_adaptive3d_make(dt_graph *g, const dti_call *c) {
     if (!dti_volume_is(x, c->name))
         return dti_nil(g);
     if (depth < 1 || height < 1 || width < 1 || depth > most || height > most / width)
-        return dti_graph_fail(
-            x.graph,
-            "adaptive_avg_pool3d: the output is %lld x %lld x %lld; each must be at least 1",
-            (long long)depth, (long long)height, (long long)width);
+        return dti_graph_fail(x.graph,
+                              "adaptive_avg_pool3d: the output is %lld x %lld x %lld; each, and "
+                              "height times width, must be from 1 to 2^31 - 1",
+                              (long long)depth, (long long)height, (long long)width);
     const dt_shape s = dti_tensor_shape(x);
     x = dt_reshape(x, (dt_shape){3, {s.dim[0] * s.dim[1], s.dim[2], s.dim[3]}});
     x = dt_adaptive_avg_pool2d(x, height, width);

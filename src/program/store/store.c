@@ -50,8 +50,7 @@ DTI_PUBLIC_NEW(dt_store_create, (dt_graph * graph, const dt_store_desc *desc, dt
                graph, DTI_OF(dt_graph), (graph, desc, out), dti_store_free) {
     if (desc && desc->batch_hint < 0)
         return dti_fail(graph->base, DT_ERROR_INVALID,
-                        ".host_checkpoint_steps is %d; it must be at least 0 (0 = never)",
-                        desc->batch_hint);
+                        ".batch_hint is %d; it must be at least 0 (0 = 64)", desc->batch_hint);
     if (desc && desc->host_checkpoint_steps < 0)
         return dti_fail(graph->base, DT_ERROR_INVALID,
                         ".host_checkpoint_steps is %d; it must be at least 0 (0 = never)",
