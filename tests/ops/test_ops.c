@@ -1176,7 +1176,7 @@ TEST(ops_reject_shapes_that_do_not_fit_and_print_them) {
         "6 elements cannot have the shape [B, 1, 4]");
     BAD(dt_reshape(b.m, dt_dims(-1, -1)), "reshape(m [B, 2, 3])", "dimension 1");
     BAD(dt_reshape(b.m, dt_dims_of(6, (const int64_t[]){0, 1, 1, 1, 1, 2, 3})), "reshape",
-        "rank is 6; it must be at most 5");
+        "rank is 6; it must be from 0 to 5");
     BAD(dt_slice(b.x, 0, 2, 2), "slice(x [B, 3])", "2 elements from element 2 on");
     BAD(dt_slice(b.x, 0, -1, 2), "slice(x [B, 3])", "-1");
     BAD(dt_permute(b.m, dt_dims(0, 0)), "permute(m [B, 2, 3])", "[0, 0]");

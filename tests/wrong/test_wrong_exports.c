@@ -31,7 +31,7 @@ ROW(TRAINER, dt_lr_find, ) {
                                   .file = TEXT(path, "/nowhere/at/all")};
     const dt_result result = dt_lr_find(OBJECT(here.trainer), &desc, POINTER(&curve));
     dt_lr_curve_destroy(&curve);
-    if (result && strstr(dt_ctx_error(here.ctx), "brings it back")) {
+    if (result && strstr(dt_ctx_error(here.ctx), "call dt_trainer_load with it")) {
         here.until = -1; /* memory is there again */
         CHECK(!dt_trainer_load(here.trainer, path) && !remove(path));
     }
