@@ -190,6 +190,27 @@ TEST(hostile_strangers_are_counted_not_listed) {
     fleet_free(f);
 }
 
+static void with_two_keys(proc *p) {
+    dt_comm_desc desc = proc_desc(p);
+    if (p->index == 1) {
+        usleep(100000);
+        other_key(&desc);
+    }
+    EXPECT(&p->m, proc_try_desc(p, &desc) != DT_OK);
+}
+
+TEST(hostile_refusals_are_in_the_error_of_the_rank_that_waits) {
+    fleet *f = fleet_new(2);
+    f->desc.join_timeout_ms = 990; /* a second, rounded */
+    fleet_run(f, with_two_keys);
+    CHECK(f->at[0].result == DT_ERROR_TIMEOUT && f->at[1].result == DT_ERROR_REFUSED);
+    CHECK_CONTAINS(f->at[0].text,
+                   "rank 0 waited 1 s: these ranks are missing: 1; a connection that "
+                   "claims to be rank 1");
+    CHECK_CONTAINS(f->at[0].text, "was refused: the keys differ");
+    fleet_free(f);
+}
+
 /* Rank 0 waits, and can open nothing any more; then rank 1 comes. */
 static void limit_descriptors(rlim_t most) {
     struct rlimit all;

@@ -507,6 +507,18 @@ TEST(rank_0_takes_the_first_free_of_several_ports) {
         close(taken[i]);
 }
 
+TEST(rank_without_a_free_port_says_how_many_it_needs) {
+    host_case c = {.r.error = EADDRINUSE};
+    dt_comm_desc desc = {.rank = 2, .port_low = 29500, .port_high = 29501};
+    c.r.desc = &desc;
+    CHECK(dti_rendezvous_listened(&c.base, &c.r) == DT_ERROR_IO);
+    CHECK_CONTAINS(c.base.error, "rank 2 cannot listen");
+    CHECK_CONTAINS(c.base.error, "need a free port for each rank of a host");
+    desc.port_low = desc.port_high = 0;
+    CHECK(dti_rendezvous_listened(&c.base, &c.r) == DT_ERROR_IO);
+    CHECK(!strstr(c.base.error, "DTRAIN_PORT_RANGE"));
+}
+
 TEST(rendezvous_of_unknown_form_is_refused) {
     host_case c;
     const char *wrong[] = {"tcp://a",        "tcp://a:b", "file://x",  "tcpstore://a:1+2",

@@ -123,9 +123,12 @@ static dt_result dti_rendezvous_listened(dti_base *base, const dti_rendezvous *r
                         d->rank, d->interfaces);
     return dti_fail(base, DT_ERROR_IO,
                     "rank %d cannot listen (rendezvous \"%s\", interfaces \"%s\", ports %d to %d): "
-                    "%s",
+                    "%s%s",
                     d->rank, d->rendezvous, d->interfaces, d->port_low, d->port_high,
-                    dti_socket_text(r->error));
+                    dti_socket_text(r->error),
+                    d->port_low ? "; .port_low to .port_high (DTRAIN_PORT_RANGE) need a free port "
+                                  "for each rank of a host"
+                                : "");
 }
 
 /* "localhost" and addresses are taken literally. A host's own name may be a loopback address to

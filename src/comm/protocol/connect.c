@@ -243,7 +243,7 @@ static void dti_link_broken(dti_core *core, dti_link *link, const char *why) {
         b->opened = false; /* it is missing, as before */
         return;
     }
-    dti_back_break(core, b, why ? why : "its connection ended before anything was received");
+    dti_back_break(core, b, why ? why : "its connection ended");
     if (lasting) {
         dti_back_lost(core, peer, channel, socket, NULL);
     } else if (b->barren > DTI_BARREN_MAX) {
@@ -381,6 +381,19 @@ static bool dti_core_damaged(dti_core *core, uint32_t peer, const char *text) {
     return false;
 }
 
+/* who: the rank that the connection claims to be; NULL: its bytes were damaged. */
+static void dti_core_refuses(dti_core *core, const dti_link *link, const char *who,
+                             const char *text) {
+    if (!who) {
+        dti_core_note_refusal(core, link->from, "a connection was refused: %s", text);
+        return;
+    }
+    snprintf(core->refused, sizeof core->refused,
+             "; a connection that claims to be %.60s was refused: %.60s", who, text);
+    dti_core_note_refusal(core, link->from, "a connection that claims to be %s was refused: %s",
+                          who, text);
+}
+
 static void dti_core_link_refused(dti_core *core, dti_link *link, const char *text) {
     char who[96] = "another process";
     uint32_t peer = link->peer;
@@ -390,11 +403,7 @@ static void dti_core_link_refused(dti_core *core, dti_link *link, const char *te
         dti_peer_text(core, peer, who);
     const bool damage = dti_refusal_is_damage(text);
     if (!link->dialled) {
-        if (damage)
-            dti_core_note_refusal(core, link->from, "a connection was refused: %s", text);
-        else
-            dti_core_note_refusal(core, link->from,
-                                  "a connection that claims to be %s was refused: %s", who, text);
+        dti_core_refuses(core, link, damage ? NULL : who, text);
         return;
     }
     if (damage && !dti_core_damaged(core, link->peer, text))

@@ -381,6 +381,7 @@ struct dti_core {
     uint32_t left_count;
     uint64_t join_deadline, dial_at, dial_wait, join_noted;
     char dial_why[160]; /* why the last try to reach the coordinator failed */
+    char refused[160];  /* "; " and the last connection that was refused, with the reason; or "" */
     uint32_t damaged;   /* handshakes with the coordinator that were, while it joins */
     bool starved;       /* the system had no descriptor for a connection */
     uint32_t epoch;

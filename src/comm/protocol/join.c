@@ -223,8 +223,9 @@ static void dti_tick_missing(dti_core *core) {
     bool reached = control && control->state == DTI_LINK_OPEN;
     if (core->now >= core->join_deadline + (reached ? DTI_JOIN_GRACE_NS : 0)) {
         char text[sizeof core->text];
-        snprintf(text, sizeof text, "rank %u waited %llu s: %s: %s", core->set.rank,
-                 (unsigned long long)(core->set.join_ns / 1000000000u), what, list);
+        snprintf(text, sizeof text, "rank %u waited %llu s: %s: %s%s", core->set.rank,
+                 (unsigned long long)((core->set.join_ns + 500000000u) / 1000000000u), what, list,
+                 core->refused);
         dti_core_end(core, DT_ERROR_TIMEOUT, core->set.rank, text);
     } else if (core->now - core->join_noted >= DTI_LATE_NOTE_NS) {
         core->join_noted = core->now;
