@@ -420,8 +420,8 @@ static dt_result dti_program_make(dt_store *store, const dt_program_desc *desc,
     store->programs = p;
     dti_store_keep(store, p->code);
     dti_log(p->base, DT_LOG_INFO,
-            "program '%s': batch %lld, %u launches in %u segments, %llu transient bytes of the "
-            "arena's %llu",
+            "program '%s': batch %lld, %u launches in %u segments, %llu transient bytes; %llu are "
+            "allocated so far",
             p->code->label, (long long)p->code->batch, p->code->list.launch_count,
             p->code->segment_count, (unsigned long long)p->code->transient_bytes,
             (unsigned long long)store->transient_bytes);

@@ -111,15 +111,15 @@ static void dti_trainer_log(const dt_trainer *t) {
                  (unsigned long long)info.wire_bytes, (unsigned long long)info.replica_param_bytes,
                  (unsigned long long)info.replica_gradient_bytes,
                  (unsigned long long)info.state_bytes, dti_trainer_shares(&t->par));
-    dti_log(
-        t->base, DT_LOG_INFO,
-        "training: global batch %d, %d samples a replica, micro-batch %d, %d accumulation "
-        "step%s, %d batch slices, %d replicas, world size %d (rank %d, launcher %s), devices here: "
-        "%s; %llu bytes of staging, %llu of subtrees%s",
-        info.batch, info.replica_batch, info.micro_batch, info.micro_batches,
-        info.micro_batches == 1 ? "" : "s", info.batch_slices, info.replicas, info.world_size,
-        info.rank, dti_trainer_launcher(t), devices, (unsigned long long)info.staging_bytes,
-        (unsigned long long)info.partial_sum_bytes, memory);
+    dti_log(t->base, DT_LOG_INFO,
+            "training: global batch %d, %d samples a replica, micro-batch %d, %d accumulation "
+            "step%s, %d batch slice%s, %d replicas, world size %d (rank %d, launcher %s), devices "
+            "here: %s; %llu bytes of staging, %llu of partial sums%s",
+            info.batch, info.replica_batch, info.micro_batch, info.micro_batches,
+            info.micro_batches == 1 ? "" : "s", info.batch_slices,
+            info.batch_slices == 1 ? "" : "s", info.replicas, info.world_size, info.rank,
+            dti_trainer_launcher(t), devices, (unsigned long long)info.staging_bytes,
+            (unsigned long long)info.partial_sum_bytes, memory);
     if (t->desc.parallel.balance == DT_BALANCE_MEASURED)
         dti_log(t->base, DT_LOG_WARNING,
                 ".parallel.balance = DT_BALANCE_MEASURED: results depend on devices and timing, "
