@@ -243,7 +243,7 @@ case $readers in
 esac
 
 # shellcheck disable=SC2086 # it is one word, or none
-for test in guide_first_hour_learns_rings_and_knows_them_again $pictures guide_from_keras_learns \
+for test in guide_first_hour_learns_rings_and_loads_them_again $pictures guide_from_keras_learns \
     guide_frame_loop_learns_between_frames guide_nouns_each_have_a_program \
     guide_several_devices_have_one_hash guide_eight_hosts_have_one_hash_and_resume guide_check_up_looks_at_a_model \
     guide_troubles_has_the_texts_of_the_library \
