@@ -293,7 +293,9 @@ typedef struct dt_checkpoint_desc {
      * written: from dt_trainer_fit before its first step, and with .every_steps from
      * dt_trainer_create. */
     const char *folder;
-    int every_steps; /* write one after every this many steps; 0 = only on request */
+    /* Write one after every this many steps; 0 = never by step. dt_trainer_fit writes one at each
+     * epoch's end in any case. */
+    int every_steps;
     int keep;        /* the number of the newest checkpoints that are kept; 0 = 3 */
     bool strict;     /* dt_trainer_resume fails if the newest checkpoint is damaged */
     bool background; /* a thread writes them; see above */
