@@ -381,7 +381,7 @@ static bool dti_core_damaged(dti_core *core, uint32_t peer, const char *text) {
     return false;
 }
 
-/* who: the rank that the connection claims to be; NULL: its bytes were damaged. */
+/* Notes that a connection was refused. It claims to be from rank `who`; NULL: its bytes were damaged. */
 static void dti_core_refuses(dti_core *core, const dti_link *link, const char *who,
                              const char *text) {
     if (!who) {
