@@ -381,7 +381,8 @@ static bool dti_core_damaged(dti_core *core, uint32_t peer, const char *text) {
     return false;
 }
 
-/* Notes that a connection was refused. It claims to be from rank `who`; NULL: its bytes were damaged. */
+/* Notes that a connection was refused. It claims to be from rank `who`; NULL: its bytes were
+ * damaged. */
 static void dti_core_refuses(dti_core *core, const dti_link *link, const char *who,
                              const char *text) {
     if (!who) {
@@ -389,7 +390,7 @@ static void dti_core_refuses(dti_core *core, const dti_link *link, const char *w
         return;
     }
     snprintf(core->refused, sizeof core->refused,
-             "; a connection that claims to be %.60s was refused: %.60s", who, text);
+             "; a connection that claims to be %.48s was refused: %.60s", who, text);
     dti_core_note_refusal(core, link->from, "a connection that claims to be %s was refused: %s",
                           who, text);
 }

@@ -212,7 +212,7 @@ static void dti_missing_list(const dti_core *core, char *list, size_t size) {
 }
 
 static void dti_tick_missing(dti_core *core) {
-    char list[320] = "";
+    char list[288] = "";
     if (core->set.rank)
         snprintf(list, sizeof list, "%s", core->dial_why[0] ? core->dial_why : "no answer yet");
     else
