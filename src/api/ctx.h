@@ -83,7 +83,8 @@ typedef struct dt_device_info {
  * concurrently. So it is for all functions below, unless their comment says otherwise. */
 DT_API dt_result dt_ctx_create(const dt_ctx_desc *desc, dt_ctx **out);
 
-/* Destroys a context and all graphs, stores, programs and trainers made from it.
+/* Destroys a context and all graphs, stores, programs and trainers made from it. Destroy other
+ * objects first: files, folders, logs, profiles, metrics, arrays, histories.
  *
  * After fork(), in the child process, functions that run steps, make programs, read or write
  * values, or use a trainer return DT_ERROR_FORKED. The destroy functions only release memory. A

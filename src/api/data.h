@@ -27,7 +27,7 @@ DT_API dt_result dt_idx_load(dt_ctx *ctx, const char *path, dt_array *out);
  * deflated and of 4 GiB or more). */
 DT_API dt_result dt_npy_load(dt_ctx *ctx, const char *path, dt_array *out);
 DT_API dt_result dt_npz_load(dt_ctx *ctx, const char *path, const char *name, dt_array *out);
-/* Frees the data and clears the struct. */
+/* Frees the data and clears the struct, before its context is destroyed. */
 DT_API void dt_array_destroy(dt_array *array);
 
 /* Reads a WAV file: PCM of 8, 16, 24 or 32 bits, or floats of 32 or 64 bits.
@@ -143,7 +143,7 @@ typedef struct dt_csv_desc {
  * too many categories; a row with another number of values; a value that is not a number; a missing
  * value; a category that .like lacks), MEMORY. The text has the line of a bad row. */
 DT_API dt_result dt_csv_open(dt_ctx *ctx, const char *path, const dt_csv_desc *desc, dt_csv **out);
-/* Closes a file. */
+/* Closes a file, before its context is destroyed. */
 DT_API void dt_csv_close(dt_csv *csv);
 
 typedef struct dt_csv_info {

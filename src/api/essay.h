@@ -26,7 +26,7 @@
  *         dt_program_write(predict, in, x, sizeof x);
  *         dt_program_run(predict, NULL, NULL);
  *         dt_program_read(predict, got, out, sizeof out);
- *         dt_ctx_destroy(ctx); // and everything made from it
+ *         dt_ctx_destroy(ctx); // and its graphs, stores, trainers
  *         return !(out[0] < 0.2f && out[1] > 0.8f && out[2] > 0.8f && out[3] < 0.2f);
  *     }
  *

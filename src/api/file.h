@@ -106,7 +106,7 @@ typedef struct dt_safetensors_tensor {
  * - a folder with model.safetensors, or else with model.safetensors.index.json.
  * Errors: IO, FORMAT (not safetensors, truncated, sizes or offsets that do not fit), MEMORY. */
 DT_API dt_result dt_safetensors_open(dt_ctx *ctx, const char *path, dt_safetensors **out);
-/* Frees the file's data. */
+/* Frees the file's data, before its context is destroyed. */
 DT_API void dt_safetensors_close(dt_safetensors *file);
 /* Returns the number of tensors. */
 DT_API int dt_safetensors_count(const dt_safetensors *file);

@@ -160,7 +160,7 @@ typedef struct dt_history {
  * .watch.save cannot be written and steps remain), and what a callback returned. Also those of
  * dt_trainer_step, dt_trainer_evaluate (except NUMERIC), dt_trainer_resume and dt_store_save. */
 DT_API dt_result dt_trainer_fit(dt_trainer *trainer, const dt_fit_desc *desc, dt_history *history);
-/* Frees the entries and clears the struct. */
+/* Frees the entries and clears the struct, before its context is destroyed. */
 DT_API void dt_history_destroy(dt_history *history);
 
 /* Computes a tensor for all rows of a dataset, as dt_trainer_evaluate does, and writes it to out.
@@ -213,7 +213,7 @@ typedef struct dt_lr_curve {
  * UNSUPPORTED (DT_TRAIN_LOCAL), IO (.file), those of dt_trainer_step except a NaN, which ends the
  * test. */
 DT_API dt_result dt_lr_find(dt_trainer *trainer, const dt_lr_find_desc *desc, dt_lr_curve *curve);
-/* Frees the points and clears the struct. */
+/* Frees the points and clears the struct, before its context is destroyed. */
 DT_API void dt_lr_curve_destroy(dt_lr_curve *curve);
 
 /* ---- Progress bar

@@ -30,7 +30,7 @@ typedef struct dt_hparam {
  * Errors: INVALID, IO (the folder cannot be created or written to), UNSUPPORTED (POSIX is hidden,
  * so there are no folders), MEMORY. */
 DT_API dt_result dt_run_log_create(dt_ctx *ctx, const dt_run_log_desc *desc, dt_run_log **out);
-/* Closes the files. */
+/* Closes the files, before its context is destroyed. */
 DT_API void dt_run_log_destroy(dt_run_log *log);
 
 /* Writes a number. It and the functions below write one point called `name` at `step`.

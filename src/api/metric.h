@@ -68,7 +68,7 @@ typedef enum dt_measure {
 
 /* Creates an empty metric. Errors: INVALID (desc), MEMORY. */
 DT_API dt_result dt_metric_create(dt_ctx *ctx, const dt_metric_desc *desc, dt_metric **out);
-/* Destroys a metric. */
+/* Destroys a metric, before its context is destroyed. */
 DT_API void dt_metric_destroy(dt_metric *metric);
 /* Removes all samples. */
 DT_API void dt_metric_reset(dt_metric *metric);

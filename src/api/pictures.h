@@ -65,7 +65,7 @@ typedef struct dt_folder_desc {
  * pixels; a system without folders), MEMORY. */
 DT_API dt_result dt_folder_open(dt_ctx *ctx, const char *path, const dt_folder_desc *desc,
                                 dt_folder **out);
-/* Closes a folder. */
+/* Closes a folder, before its context is destroyed. */
 DT_API void dt_folder_close(dt_folder *folder);
 
 typedef struct dt_folder_info {

@@ -15,7 +15,7 @@ typedef struct dt_profile_desc {
 
 /* Creates a profile. Errors: INVALID, MEMORY. */
 DT_API dt_result dt_profile_create(dt_ctx *ctx, const dt_profile_desc *desc, dt_profile **out);
-/* Frees a profile. */
+/* Frees a profile, before its context is destroyed. */
 DT_API void dt_profile_destroy(dt_profile *profile);
 
 /* Does the same as dt_program_run, and records each launch; they do not overlap. An event has the

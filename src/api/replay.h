@@ -19,7 +19,7 @@ typedef struct dt_replay_desc {
 /* Creates a buffer. It needs capacity * item_bytes of memory, and with .alpha 16 to 32 bytes more
  * per item. Errors: INVALID, MEMORY. */
 DT_API dt_result dt_replay_create(dt_ctx *ctx, const dt_replay_desc *desc, dt_replay **out);
-/* Frees the buffer. */
+/* Frees the buffer, before its context is destroyed. */
 DT_API void dt_replay_destroy(dt_replay *replay);
 /* Copies an item into the buffer. If the buffer is full, it replaces the oldest item. Its priority
  * is the largest so far (1 at first). */

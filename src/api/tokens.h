@@ -23,7 +23,7 @@ typedef struct dt_tokens_desc {
  * MEMORY. */
 DT_API dt_result dt_tokens_open(dt_ctx *ctx, const char *path, const dt_tokens_desc *desc,
                                 dt_tokens **out);
-/* Closes the file. */
+/* Closes the file, before its context is destroyed. */
 DT_API void dt_tokens_close(dt_tokens *tokens);
 /* Returns the number of samples. */
 DT_API uint64_t dt_tokens_rows(const dt_tokens *tokens);
