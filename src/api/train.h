@@ -279,6 +279,9 @@ typedef struct dt_worker_desc {
 
 /* Where and when a trainer writes checkpoints.
  *
+ * folder: one job at a time writes to it. Another gets IO, from dt_trainer_fit before its first
+ * step, or else from its first checkpoint.
+ *
  * background: a thread writes, from a copy. Rank 0 keeps one of the file's size, and with .sharded
  * each rank one of its part. A step waits only for the copy. The next checkpoint, dt_trainer_wait,
  * _load, _resume, _destroy and the end of a fit wait for the thread. All but _destroy count a

@@ -217,7 +217,8 @@ static dt_result dti_checkpoint_check(dti_checkpoint *c) {
     if (!dti_checkpoint_has_sums(&c->items[c->count - 1].info, c->count))
         return dti_fail(
             c->base, DT_ERROR_FORMAT,
-            "%s: not a checkpoint, or damaged: its last tensor is not \"%s\" of %zu values",
+            "%s: not a checkpoint, or damaged: its last tensor is not \"%s\" of %zu values; "
+            "dt_store_load reads weights",
             c->path, DTI_CHECKPOINT_SUMS, c->count);
     uint32_t *sums = dti_alloc_array(c->base, c->count, sizeof *sums);
     char *buffer = dti_alloc(c->base, (size_t)DTI_WEIGHTS_CHUNK);

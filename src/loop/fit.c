@@ -268,10 +268,12 @@ static dt_result dti_fit_loop(dti_fit *f) {
         result = dti_fit_overdue(f);
     dti_fit_whether_done(f);
     if (!result && f->s.stop && f->s.stop != DT_FIT_STOP_CALLBACK && f->s.event == DT_FIT_BEGIN)
-        dti_log(f->t->base, DT_LOG_INFO,
-                "dt_trainer_fit: %llu of %llu steps are done already%s; nothing to do",
-                (unsigned long long)f->s.step, (unsigned long long)f->s.steps,
-                f->s.stop == DT_FIT_STOP_EARLY ? ", and .watch.patience is over" : "");
+        dti_log(
+            f->t->base, DT_LOG_INFO,
+            "dt_trainer_fit: %llu of %llu steps are done already%s; nothing to do. Raise .epochs "
+            "or .steps, or start with another .checkpoint.folder",
+            (unsigned long long)f->s.step, (unsigned long long)f->s.steps,
+            f->s.stop == DT_FIT_STOP_EARLY ? ", and .watch.patience is over" : "");
     while (!result && f->s.stop == DT_FIT_STOP_NONE)
         result = dti_fit_once(f);
     return result;
@@ -331,6 +333,8 @@ static dt_result dti_fit_open(dti_fit *f) {
     if (f->s.step >= f->s.steps || f->s.stop)
         return DT_OK;
     result = dti_trainer_folder(t);
+    if (!result)
+        result = dti_trainer_lock(t);
     return result ? result : dti_agree_result(&t->par, dti_fit_probe(f));
 }
 

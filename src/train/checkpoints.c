@@ -68,12 +68,12 @@ static dt_result dti_trainer_folder(dt_trainer *t) {
         &t->par, looks ? dti_checkpoint_folder_ready(t->base, t->desc.checkpoint.folder) : DT_OK);
 }
 
-/* Before the first checkpoint, on all ranks together. A rank of a lost job writes for all: rank 0
- * may still have the lock. */
+/* Before the first step of a fit, or the first checkpoint, on all ranks together. A rank of a lost
+ * job writes for all: rank 0 may still have the lock. */
 static dt_result dti_trainer_lock(dt_trainer *t) {
     const bool locks = t->par.mesh.rank == 0;
     int lock = -1;
-    if (t->locked || t->par.lost)
+    if (t->locked || t->par.lost || !t->desc.checkpoint.folder)
         return DT_OK;
     const dt_result result = dti_agree_result(
         &t->par,

@@ -9,8 +9,9 @@ static const char *dti_state_whose(const dt_trainer *t) {
 static dt_result dti_state_wrong(dt_trainer *t, const char *path, const char *what,
                                  unsigned long long file, unsigned long long here) {
     return dti_fail(t->base, DT_ERROR_INVALID,
-                    "%s: %s is %llu in the checkpoint, but %llu here%s; use the same", path, what,
-                    file, here, dti_state_whose(t));
+                    "%s: %s is %llu in the checkpoint, but %llu here%s; use the same, or another "
+                    ".checkpoint.folder",
+                    path, what, file, here, dti_state_whose(t));
 }
 
 /* A file may have any number. */
@@ -354,5 +355,8 @@ DTI_PUBLIC(dt_trainer_resume, (dt_trainer * t, bool *found), t,
     result = dti_state_load(t, path);
     if (result == DT_ERROR_FORMAT && !t->desc.checkpoint.strict)
         result = dti_resume_back(t, path);
+    if (!result && path[0])
+        dti_log(t->base, DT_LOG_INFO, "%s: training resumes after step %llu, in epoch %llu", path,
+                (unsigned long long)t->par.replicas[0].store->steps, (unsigned long long)t->epoch);
     return result ? dti_resume_offer(t, result, path) : DT_OK;
 }

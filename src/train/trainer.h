@@ -190,6 +190,7 @@ static dt_result dti_shared_written(const dt_trainer *t); /* INVALID: one was no
 /* checkpoints.c: checks before the first step that checkpoints can be written; the same on all
  * ranks. Whether a failed checkpoint is the only failure. */
 static dt_result dti_trainer_folder(dt_trainer *t);
+static dt_result dti_trainer_lock(dt_trainer *t); /* of its folder; to be called again freely */
 static bool dti_checkpoint_is_due(const dt_trainer *t, uint64_t step); /* by .every_steps */
 static bool dti_checkpoint_is_lost(const dt_trainer *t, dt_result result);
 /* Until the newest checkpoint is written, on all ranks, and counts its result. And likewise in a

@@ -178,7 +178,15 @@ TEST(csv_reads_a_test_set_as_the_training_set_was) {
     CHECK_CONTAINS(dt_ctx_error(j.ctx), ":3: 'd' is not one of the 3 categories of 'kind'");
     path = temp_write("test.csv", "kind\nb\n", 7);
     CHECK(dt_csv_open(j.ctx, path, &like, &k.csv) == DT_ERROR_FORMAT && !k.csv);
-    CHECK_CONTAINS(dt_ctx_error(j.ctx), "the column 'n'");
+    CHECK_CONTAINS(dt_ctx_error(j.ctx), "the column 'n' of ");
+    CHECK_CONTAINS(dt_ctx_error(j.ctx), "if it is a target, give it a rule with DT_CSV_SKIP when ");
+    const dt_csv_desc skips = {.like = j.csv, .skip_bad = true};
+    dt_csv_info info;
+    path = temp_write("test.csv", "kind,n\nb,4\nd,0\n", 15);
+    CHECK(dt_csv_open(j.ctx, path, &skips, &k.csv) == DT_OK);
+    dt_csv_get_info(k.csv, &info);
+    CHECK(info.rows == 1 && info.skipped == 1);
+    dt_csv_close(k.csv);
     csv_close(&j);
 }
 
@@ -283,6 +291,8 @@ TEST(csv_rule_that_decides_on_no_column_is_an_error) {
                 ".rules[1].columns = \"a\": ", "earlier rules match all its columns");
     csv_refused("a,price\n1,2\n", &numbers,
                 ".rules[0].columns = \"a\": ", "matches the name of no column");
+    csv_refused("a;prize\n1;2\n", &none, "matches the name of no column",
+                "the first line has ';': is it the .delimiter?");
     csv_job j;
     if (csv_opens(&j, "a,,b,\n1,x,3,4\n", &empty)) /* a column without a name has its number */
         CHECK(dt_csv_find(j.csv, "1") == 1 && dt_csv_find(j.csv, "3") == 3);
@@ -360,7 +370,8 @@ TEST(csv_error_says_what_to_do_about_a_row) {
                        ":3: '\\x02x' is not a number, so 'a' has categories; 1 of its 2 values");
     csv_close(&j);
     if (csv_opens(&j, "a\nx\n", NULL)) {
-        CHECK_CONTAINS(j.log, "0 of its 1 values are numbers. A rule with .kind DT_CSV_CATEGORY");
+        CHECK_CONTAINS(j.log, "0 of its 1 values are numbers. To confirm it, and to silence this "
+                              "line, add a rule with .kind = DT_CSV_CATEGORY");
         CHECK(!strstr(j.log, "DT_CSV_NUMBER"));
     }
     csv_close(&j);

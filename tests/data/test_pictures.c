@@ -433,6 +433,7 @@ TEST(folders_name_the_wrong_file_and_say_what_to_do) {
     folder_put("owl", "bad.png", "cut.png");
     resize.verify = true;
     folder_refused(ctx, resize, DT_ERROR_FORMAT, "owl/bad.png: damaged or truncated");
+    folder_refused(ctx, resize, DT_ERROR_FORMAT, "; remove it, or set .skip_bad");
     resize.skip_bad = true;
     CHECK(dt_folder_open(ctx, folder_root, &resize, &folder) == DT_OK);
     dt_folder_get_info(folder, &info);
@@ -564,6 +565,7 @@ TEST(folders_with_files_that_change_while_training_are_an_error) {
             result = dt_trainer_step(f.trainer, &report);
         CHECK(result == DT_ERROR_FORMAT);
         CHECK_CONTAINS(dt_ctx_error(f.ctx), "owl/2.png: damaged or truncated");
+        CHECK_CONTAINS(dt_ctx_error(f.ctx), "remove it, or open the folder with .verify and");
         folder_put("owl", "2.png", "rgb420.jpg"); /* of another size */
         for (int i = 0; i < 3; i++)
             result = dt_trainer_step(f.trainer, &report);

@@ -204,7 +204,9 @@ TEST(faults_that_would_end_a_fit_after_an_epoch_are_refused_before_the_first_ste
 TEST(a_fit_that_has_nothing_to_do_reports_the_number_of_steps_made) {
     char folder[] = "/tmp/dtrain-told-XXXXXX", command[64];
     static const char *const texts[] = {
-        NULL, "dt_trainer_fit: 10 of 10 steps are done already; nothing to do",
+        NULL,
+        "dt_trainer_fit: 10 of 10 steps are done already; nothing to do. Raise "
+        ".epochs or .steps, or start with another .checkpoint.folder",
         "dt_trainer_fit: 10 of 5 steps are done already; nothing to do",
         "dt_trainer_fit: 10 of 7 steps are done already; nothing to do"};
     CHECK(mkdtemp(folder) != NULL);
@@ -222,6 +224,8 @@ TEST(a_fit_that_has_nothing_to_do_reports_the_number_of_steps_made) {
         CHECK_TEXT(h.count == (start ? 0 : 2), "%d", (int)h.count);
         CHECK_TEXT(!strstr(j.log.text, "nothing to do") == !start, "%s", j.log.text);
         CHECK_TEXT(!start || strstr(j.log.text, texts[start]), "%s", j.log.text);
+        CHECK_TEXT(!start || strstr(j.log.text, "training resumes after step 10, in epoch 2"), "%s",
+                   j.log.text);
         CHECK_TEXT(!j.log.errors, "%s", j.log.text);
         dt_history_destroy(&h);
         dt_ctx_destroy(j.m.ctx);

@@ -337,6 +337,12 @@ TEST(a_second_job_in_a_checkpoint_folder_is_refused_with_the_owners_name) {
         snprintf(who, sizeof who, "process %ld on host ", (long)pid);
         CHECK_CONTAINS(dt_ctx_error(m.ctx), who);
         CHECK_CONTAINS(dt_ctx_error(m.ctx), "another job writes to this .checkpoint.folder");
+        const dt_fit_desc fit = {.steps = 9, .no_resume = true};
+        CHECK(dt_trainer_fit(t, &fit, NULL) == DT_ERROR_IO); /* before its first step */
+        CHECK_CONTAINS(dt_ctx_error(m.ctx), "another job writes to this .checkpoint.folder");
+        dt_trainer_info is;
+        dt_trainer_get_info(t, &is);
+        CHECK(is.step == 0);
         kill(pid, SIGKILL);
         waitpid(pid, &first->status, 0);
         CHECK_TEXT(dt_trainer_checkpoint(t) == DT_OK, "%s", dt_ctx_error(m.ctx));

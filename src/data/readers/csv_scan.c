@@ -56,21 +56,29 @@ static const dt_csv_rule *dti_csv_rule_of(const dt_csv_desc *desc, const char *n
     return &none;
 }
 
+static const char *dti_csv_other_delimiter(const char *text) {
+    return strchr(text, ';')    ? "';': is it the .delimiter?"
+           : strchr(text, '\t') ? "'\\t': is it the .delimiter?"
+                                : "";
+}
+
 /* INVALID: a pattern matches no column, or a rule decides none. */
 static dt_result dti_csv_check_rules(const dt_csv *csv, const dt_csv_desc *desc) {
     for (int i = 0; i < DT_MAX_CSV_RULES && desc->rules[i].columns; i++) {
         const char *all = desc->rules[i].columns;
         const dti_hint missed = dti_glob_missed(all, "column", csv, csv->count, dti_csv_name);
+        const char *other = csv->count == 1 ? dti_csv_other_delimiter(csv->columns[0].name) : "";
         bool decides = false;
         for (uint32_t k = 0; k < csv->count; k++)
             decides = decides || dti_csv_rule_of(desc, csv->columns[k].name) == &desc->rules[i];
         if (missed.text[0] || !decides)
             return dti_fail(
-                csv->base, DT_ERROR_INVALID, "%s: .rules[%d].columns = \"%.100s\": %s", csv->path,
-                i, all,
+                csv->base, DT_ERROR_INVALID, "%s: .rules[%d].columns = \"%.100s\": %s%s%s",
+                csv->path, i, all,
                 missed.text[0]
                     ? missed.text
-                    : "it applies to no column: earlier rules match all its columns; put it first");
+                    : "it applies to no column: earlier rules match all its columns; put it first",
+                *other ? "; the first line has " : "", other);
     }
     return DT_OK;
 }
@@ -121,8 +129,10 @@ static dt_result dti_csv_column_make(dt_csv *csv, const dt_csv_desc *desc, uint3
 static dt_result dti_csv_has_all(const dt_csv *csv, const dt_csv *like) {
     for (uint32_t i = 0; i < like->count; i++) {
         if (like->columns[i].kind != DT_CSV_SKIP && dti_csv_find(csv, like->columns[i].name) < 0)
-            return dti_fail(csv->base, DT_ERROR_FORMAT, "%s: the column '%s' of %s is missing",
-                            csv->path, like->columns[i].name, like->path);
+            return dti_fail(csv->base, DT_ERROR_FORMAT,
+                            "%s: the column '%s' of %s is missing; if it is a target, give it a "
+                            "rule with DT_CSV_SKIP when %s is opened",
+                            csv->path, like->columns[i].name, like->path, like->path);
     }
     return DT_OK;
 }
@@ -194,17 +204,11 @@ static bool dti_csv_is_left(const dt_csv *csv) {
 /* A row with another number of values may have another delimiter. */
 static void dti_csv_explain_count(const dt_csv *csv, char *why, size_t size) {
     const dti_csv_cursor *c = &csv->cursor;
-    bool semicolon = false, tab = false;
-    for (size_t i = 0; i < c->count; i++) {
-        semicolon = semicolon || strchr(dti_csv_field(c, i), ';');
-        tab = tab || strchr(dti_csv_field(c, i), '\t');
-    }
-    snprintf(why, size, "%zu values for %u columns%s%s%s", c->count, csv->count,
-             semicolon || tab ? "; the row has " : "",
-             semicolon ? "';'"
-             : tab     ? "'\\t'"
-                       : "",
-             semicolon || tab ? ": is it the .delimiter?" : "");
+    const char *other = "";
+    for (size_t i = 0; i < c->count && !*other; i++)
+        other = dti_csv_other_delimiter(dti_csv_field(c, i));
+    snprintf(why, size, "%zu values for %u columns%s%s", c->count, csv->count,
+             *other ? "; the row has " : "", other);
 }
 
 static dti_csv_verdict dti_csv_judge(const dt_csv *csv, char *why, size_t size) {
@@ -324,9 +328,11 @@ static dt_result dti_csv_guess(dt_csv *csv, dti_csv_column *c) {
     if (c->odd)
         dti_log(csv->base, c->count || c->almost ? DT_LOG_WARNING : DT_LOG_INFO,
                 "%s:%llu: '%s' is not a number, so '%s' has categories; %llu of its %llu values "
-                "are numbers. A rule with .kind %sDT_CSV_CATEGORY %s",
-                csv->path, line, cell, c->name, numbers, all, numbers ? "DT_CSV_NUMBER or " : "",
-                numbers ? "overrides this" : "confirms this, and nothing is logged");
+                "are numbers. %s",
+                csv->path, line, cell, c->name, numbers, all,
+                numbers ? "To choose, add a rule with .kind = DT_CSV_NUMBER or DT_CSV_CATEGORY"
+                        : "To confirm it, and to silence this line, add a rule with .kind = "
+                          "DT_CSV_CATEGORY");
     return DT_OK;
 }
 

@@ -95,7 +95,10 @@ static dt_result dti_folder_picture(void *user, const dt_sample *s, void *const 
     dti_folder_worker *worker = dti_folder_worker_take(f);
     const dt_result result = dti_folder_decode(f, s->row, worker);
     if (result) {
-        snprintf(s->error, s->error_bytes, "%s", worker->base.error);
+        snprintf(s->error, s->error_bytes, "%s%s", worker->base.error,
+                 result == DT_ERROR_FORMAT
+                     ? "; remove it, or open the folder with .verify and .skip_bad"
+                     : "");
     } else {
         dti_folder_floats(f, worker->sized, values[0]);
         dti_folder_remember(f, s->row, worker->sized);
@@ -218,7 +221,8 @@ static dt_result dti_folder_verify(dt_folder *f) {
             continue;
         }
         if (result)
-            return dti_fail(f->base, result, "%s", f->workers[0].base.error);
+            return dti_fail(f->base, result, "%s%s", f->workers[0].base.error,
+                            result == DT_ERROR_FORMAT ? "; remove it, or set .skip_bad" : "");
         f->places[kept] = f->places[i];
         f->labels[kept] = f->labels[i];
         kept++;
