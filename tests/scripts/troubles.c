@@ -175,8 +175,40 @@ static void checkpoints(void) {
     dt_trainer_load(trainer, "job.safetensors");
 }
 
+/* A second trainer of a folder resumes and has nothing to do; with more epochs it needs the lock. */
+static void second_starts(void) {
+    dt_trainer *second;
+    dt_trainer_desc d = job(false);
+    d.checkpoint.folder = "twice";
+    dt_trainer_create(graph, &d, &trainer);
+    dt_trainer_fit(trainer, &(dt_fit_desc){.epochs = 1}, NULL);
+    dt_trainer_create(graph, &d, &second);
+    dt_trainer_fit(second, &(dt_fit_desc){.epochs = 1}, NULL);
+    dt_trainer_fit(second, &(dt_fit_desc){.epochs = 2}, NULL);
+}
+
+static dt_csv *table(const char *path, const char *text, const dt_csv_desc *desc) {
+    dt_csv *csv = NULL;
+    FILE *f = fopen(path, "wb");
+    if (f)
+        fputs(text, f), fclose(f);
+    dt_csv_open(ctx, path, desc, &csv);
+    return csv;
+}
+
+static void tables(void) {
+    fresh();
+    dt_csv_close(table("some.csv", "a,b\n1,2\n1,\n", NULL));
+    dt_csv_close(table("some.csv", "a;b\n1,5;2\n", NULL));
+    dt_csv *train = table("some.csv", "town,price\nx,1\ny,2\n", NULL);
+    dt_csv_close(table("new.csv", "town\nx\n", &(dt_csv_desc){.like = train}));
+    dt_csv_close(table("new.csv", "town,price\nz,1\n", &(dt_csv_desc){.like = train}));
+    dt_csv_close(train);
+}
+
 int main(void) {
     not_finite(), wrong_descriptions(), programs(), files(), checkpoints();
+    second_starts(), tables();
     dt_ctx_destroy(ctx);
     return 0;
 }
