@@ -9,8 +9,8 @@ static const char *dti_state_whose(const dt_trainer *t) {
 static dt_result dti_state_wrong(dt_trainer *t, const char *path, const char *what,
                                  unsigned long long file, unsigned long long here) {
     return dti_fail(t->base, DT_ERROR_INVALID,
-                    "%s: %s is %llu in the checkpoint, but %llu here%s; use the same, or another "
-                    ".checkpoint.folder",
+                    "%s: %s is %llu in the checkpoint, but %llu here%s; use the same, or start "
+                    "anew in another .checkpoint.folder",
                     path, what, file, here, dti_state_whose(t));
 }
 

@@ -175,7 +175,7 @@ static void checkpoints(void) {
     dt_trainer_load(trainer, "job.safetensors");
 }
 
-/* A second trainer of a folder resumes and has nothing to do; with more epochs it needs the lock. */
+/* A second trainer of a folder resumes and has nothing to do. More epochs need the lock. */
 static void second_starts(void) {
     dt_trainer *second;
     dt_trainer_desc d = job(false);
