@@ -10,7 +10,7 @@ static dt_result dti_state_wrong(dt_trainer *t, const char *path, const char *wh
                                  unsigned long long file, unsigned long long here) {
     return dti_fail(t->base, DT_ERROR_INVALID,
                     "%s: %s is %llu in the checkpoint, but %llu here%s; use the same, or start "
-                    "anew in another .checkpoint.folder",
+                    "again in another .checkpoint.folder",
                     path, what, file, here, dti_state_whose(t));
 }
 
