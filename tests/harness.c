@@ -3,7 +3,7 @@
  * were started with the same empty folder split the tests. Each takes those of the next file that
  * no process has. Tests of a file may use the same files of their own; they print no sum. --counts
  * writes three numbers, passed, failed and skipped; --also adds such a file, of tests that were run
- * elsewhere, and runs none here. */
+ * elsewhere, and runs none here. Without --shared and --counts it fails if no name has a filter. */
 #include "harness.h"
 
 #include <errno.h>
@@ -99,11 +99,16 @@ static bool test_is_left_out(const test *t, int argc, char **argv) {
     return false;
 }
 
+/* Whether an argument is a part of names, not an option or its value. */
+static bool is_filter(char **argv, int i) {
+    return argv[i][0] != '-' && strncmp(argv[i - 1], "--", 2) != 0;
+}
+
 /* With no filter everything runs; else what contains one of them. */
 static bool test_is_wanted(const test *t, int argc, char **argv) {
     int filters = 0;
     for (int i = 1; i < argc; i++) {
-        if (argv[i][0] == '-' || !strncmp(argv[i - 1], "--", 2))
+        if (!is_filter(argv, i))
             continue;
         filters++;
         if (strstr(t->name, argv[i]))
@@ -232,6 +237,19 @@ static void add_counts(const char *path, int counts[3]) {
         counts[i] += more[i];
 }
 
+/* Whether there are filters and no test has run, which it reports: a name was misspelt. */
+static bool nothing_matched(int argc, char **argv, const int counts[3]) {
+    int filters = 0;
+    if (counts[0] + counts[1] + counts[2])
+        return false;
+    for (int i = 1; i < argc; i++)
+        if (is_filter(argv, i))
+            fprintf(stderr, filters++ ? " or '%s'" : "no test's name contains '%s'", argv[i]);
+    if (filters)
+        fprintf(stderr, "\n");
+    return filters > 0;
+}
+
 static bool write_counts(const char *path, const int counts[3]) {
     FILE *file = fopen(path, "w");
     if (!file)
@@ -286,5 +304,5 @@ int main(int argc, char **argv) {
         return 1;
     if (!shared)
         printf("%d passed, %d failed, %d skipped\n", counts[0], counts[1], counts[2]);
-    return counts[1] != 0;
+    return counts[1] != 0 || (!shared && !counts_path && nothing_matched(argc, argv, counts));
 }

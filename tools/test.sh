@@ -36,7 +36,7 @@ main() {
     main_tests "$@"
     script_lane "$@" # what is left, while the other lane has a long one
     wait
-    set -- --also build/dtest.counts
+    set -- "$@" --also build/dtest.counts # fails if no name has a filter
     for name in $scripts comm; do
         sed '$d' "build/$name.log"
         set -- "$@" --also "build/$name.counts"
@@ -77,7 +77,7 @@ sanitized_tests() {
     main_tests "$@"
     wait
     sed '$d' $out/comm.log
-    exec $out/dtest --also $out/dtest.counts --also $out/comm.counts
+    exec $out/dtest "$@" --also $out/dtest.counts --also $out/comm.counts
 }
 
 # A process for each processor; a process that is free takes the tests of the next file.
