@@ -1,7 +1,7 @@
 #!/bin/sh
-# The commands of README.md and docs/, as they stand on the pages (tests/scripts/pages.py), and the test programs'
-# error for a filter that docs/testing.md describes. build.sh calls it. The last line is three
-# numbers: passed, failed, skipped.
+# The commands of README.md and docs/, as they stand on the pages (tests/scripts/pages.py). Also the test programs'
+# error for a filter, which docs/testing.md describes. build.sh calls it. The last line is three numbers: passed,
+# failed, skipped.
 set -u
 cd "$(dirname "$0")/../.."
 filters=$*

@@ -214,7 +214,7 @@ def bad_list():
 
 
 def check_layers():
-    """A file uses its own layer and those below; no two files have one name."""
+    """A file uses its own layer and earlier ones; no two files have one name."""
     files = [n for n in sources("src/*/**/*.[ch]") if not n.startswith("src/api/")]
     unknown = [n for n in files if n.split("/")[1] not in LAYERS]
     if unknown:
