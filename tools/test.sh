@@ -2,7 +2,7 @@
 #                            and pages; a test that needs a missing package skips, and names it;
 #                            test all: as the CI, also other compilers, CPUs and drivers, MPI, and
 #                            the scripts of this repository;
-#                            test FILTER: of all tests those whose names contain the filter;
+#                            test FILTER: of all tests those whose names contain the filter; none is an error;
 #                            test long: all tests, in their long form where they have one (some hours);
 #                            test random N: N random models on the CPU, N / 5 in mixed precision, and
 #                            N / 50 on each Vulkan device (100000: some hours); DTRAIN_RANDOM_SEED=n: the first one's seed;

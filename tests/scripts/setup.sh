@@ -430,7 +430,7 @@ gpu_finds_a_loader_and_a_driver_wherever_they_are() {
 every_command_prints_its_help() {
     fresh
     run
-    expect 'ten lines' [ "$(wc -l <"$machine/out")" = 10 ] && expect succeeds [ $status = 0 ] || return 1
+    expect 'few lines' [ "$(wc -l <"$machine/out")" -le 12 ] && expect succeeds [ $status = 0 ] || return 1
     for command in $(sed -n "s/^commands='\(.*\)'/\1/p" build.sh); do
         run help
         expect "help has $command" grep -q "^\./build\.sh $command " "$machine/out" || return 1
