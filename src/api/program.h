@@ -498,7 +498,7 @@ DT_API dt_result dt_program_add_loss_weights(dt_program *program, double *weight
 /* A step in segments: forward, several of backward, commit. Begin; advance until *state is DONE;
  * end. On a GPU no call waits. On the CPU each advance computes one segment. */
 typedef enum dt_step_state {
-    DT_STEP_RUNNING, /* the device is busy: call again later */
+    DT_STEP_RUNNING, /* not finished: call again, on a GPU later */
     DT_STEP_READY,   /* between two segments: outputs can be read, gradients written */
     DT_STEP_DONE     /* all segments have run: call dt_program_end */
 } dt_step_state;
