@@ -938,7 +938,7 @@ TEST(a_wrong_rendezvous_store_is_reported_at_once_or_at_the_timeout) {
     CHECK_CONTAINS(why, "no answer");
     CHECK(dti_now_ns() - start < 1500000000u);
     fake_stop(pid);
-    CHECK(store_get(port, 300, "/x", value, sizeof value, why) == DT_ERROR_TIMEOUT);
+    CHECK(store_get(port, 1000, "/x", value, sizeof value, why) == DT_ERROR_TIMEOUT);
     CHECK_CONTAINS(why, "refused");
 }
 

@@ -155,6 +155,8 @@ static void death_survive(rank *r, train_model *m, dt_trainer *trainer, dt_resul
     snprintf(step, sizeof step, "step %llu", (unsigned long long)report->step);
     EXPECT_TEXT(r, result == DT_ERROR_PEER_LOST, "result %d: %s", result, r->text);
     EXPECT_TEXT(r, strstr(r->text, step) != NULL, "no \"%s\" in \"%s\"", step, r->text);
+    EXPECT_TEXT(r, strstr(dt_comm_error(r->comm), "lost") != NULL, "the comm's error is \"%s\"",
+                dt_comm_error(r->comm));
     /* that is all: it is reported again, and the state stays */
     result = dt_trainer_step(trainer, NULL);
     EXPECT_TEXT(r, result == DT_ERROR_REVOKED && strstr(dt_ctx_error(m->ctx), step), "then %d: %s",

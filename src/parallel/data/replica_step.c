@@ -227,7 +227,7 @@ static void dti_parallel_leave(dti_parallel *par) {
     dti_comm_give_up(par->desc.comm);
     dti_sums_cancel(par);
     for (size_t i = 0; par->desc.comm && i < DTI_COUNT(small); i++) {
-        if (small[i].id) /* a grid posts no works; ended ones are removed */
+        if (small[i].id) /* 0: not posted, or it has ended */
             dt_comm_cancel(par->desc.comm, small[i]);
     }
     dti_units_leave(&par->units);

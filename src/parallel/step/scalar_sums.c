@@ -33,9 +33,11 @@ static dt_result dti_scalar_sum_begin(dti_parallel *par, dti_scalar_sum *s) {
 }
 
 static dt_result dti_scalar_sum_end(dti_parallel *par, dti_scalar_sum *s) {
+    const dt_comm_work work = s->work;
     if (!par->desc.comm)
         return DT_OK;
-    return dti_parallel_comm_failed(par, dt_comm_wait(par->desc.comm, s->work, -1));
+    s->work = (dt_comm_work){0}; /* it has ended, so no cleanup may cancel it */
+    return dti_parallel_comm_failed(par, dt_comm_wait(par->desc.comm, work, -1));
 }
 
 /* Leaves are by batch slice: a grid's ranks have room for all of them. */
