@@ -358,5 +358,5 @@ peer_test launch_a_rank_in_python_joins_and_sums 'right' 5 0 key 5
 peer_test launch_a_rank_in_python_sums_more_than_goes_early 'right' 16384 0 key 16384
 peer_test launch_a_rank_in_python_posts_late 'right' 1024 0 key 1024 --late
 peer_test launch_a_wrong_key_is_refused 'the keys differ' 5 1 other_key --refused 'the keys differ'
-peer_test launch_changed_data_ends_the_group 'changed on their way' 5 1 key --corrupt
+peer_test launch_changed_data_ends_the_group 'changed in transit' 5 1 key --corrupt
 echo "$passed $failed $skipped"

@@ -260,7 +260,7 @@ static void launchers(void) {
     desc = (dt_comm_desc){.world_size = 2, .rendezvous = "tcpstore://127.0.0.1:1"};
     desc.join_timeout_ms = 1;
     dt_comm_create(&desc, &comm);
-    is_off(OFF(LAUNCHERS), "rendezvous \"tcpstore://127.0.0.1:1\"", dt_comm_error(comm));
+    is_off(OFF(LAUNCHERS), ".rendezvous is \"tcpstore://127.0.0.1:1\"", dt_comm_error(comm));
     dt_comm_destroy(comm);
 #else
     check(strstr(desc.error, "DT_NO_COMM"), "torch's variables", desc.error);
