@@ -142,10 +142,6 @@ static dt_result dti_state_room_make(dt_trainer *t, dti_state_room *room) {
     return result;
 }
 
-static uint32_t dti_state_walk_all(void *user, uint32_t param, uint32_t array) {
-    return DTI_VALUES_ALL;
-}
-
 /* A checkpoint in parts is one that all ranks see, and read by themselves: *c of others too. Each
  * checks some of the parts. */
 static dt_result dti_state_open_all(dt_trainer *t, dti_checkpoint **c) {
@@ -190,7 +186,7 @@ static dt_result dti_state_values_apart(dt_trainer *t, const dti_checkpoint *c, 
     DTI_TRY(dti_agree_result(par, all && par->mesh.rank ? dti_state_list(t, f) : DT_OK));
     dti_state_walk w = {.f = f, .c = c};
     const dti_values_file file = {
-        .user = &w, .move = dti_state_walk_read, .rank = all ? dti_state_walk_all : NULL};
+        .user = &w, .move = dti_state_walk_read, .rank = all ? dti_values_rank_all : NULL};
     dt_result result =
         dti_agree_result(par, par->mesh.rank == 0 ? dti_state_counts(f, c, room->counts) : DT_OK);
     if (!result)

@@ -86,8 +86,9 @@ static dt_result dti_watched_index(const dt_trainer *t, dti_watched_walk *w, boo
         const bool room = name.ok;
         dti_text_free(&name);
         DTI_HAVE(room);
-        *all = w->index[i] >= 0 && dti_checkpoint_at(w->c, w->index[i])->bytes ==
-                                       dti_arena_bytes(s->layout.params[i].elements);
+        const dt_safetensors_tensor *x = dti_checkpoint_at(w->c, w->index[i]);
+        *all = x && !strcmp(x->dtype, dti_dtype_file_name(DT_F32)) &&
+               x->bytes == dti_arena_bytes(s->layout.params[i].elements);
     }
     return DT_OK;
 }
@@ -97,10 +98,6 @@ static dt_result dti_watched_walk_read(void *user, uint32_t param, uint32_t arra
     const dti_watched_walk *w = user;
     return dti_checkpoint_read(w->c, w->index[param], dti_arena_bytes(at), dti_arena_bytes(n),
                                values);
-}
-
-static uint32_t dti_watched_walk_all(void *user, uint32_t param, uint32_t array) {
-    return DTI_VALUES_ALL;
 }
 
 static dt_result dti_watched_read_best(dt_trainer *t, dti_watched_walk *w) {
@@ -117,8 +114,7 @@ static dt_result dti_watched_spread(dt_trainer *t, dti_watched_walk *w) {
     const dti_values_snapshot *best = t->watched.weights;
     const dti_values_file f = {.user = w,
                                .move = dti_watched_walk_read,
-                               .rank =
-                                   dti_checkpoint_parts_path(w->c) ? dti_watched_walk_all : NULL,
+                               .rank = dti_checkpoint_parts_path(w->c) ? dti_values_rank_all : NULL,
                                .snapshot = best};
     char *piece;
     if (!dti_values_are_apart(par)) {

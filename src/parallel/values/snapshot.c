@@ -4,18 +4,11 @@
 
 #define DTI_VALUES_NONE UINT64_MAX
 
-static bool dti_values_snapshot_shared(const dti_values_move *m) {
-    const dt_store *host = dti_values_host(m);
-    return m->map.units &&
-           dti_param_is_trained(&host->graph->nodes[host->layout.params[m->param].node],
-                                m->par->desc.program.params);
-}
-
 static dti_bucket dti_values_snapshot_has(const dti_values_move *m, const dti_values_place *p) {
     const uint64_t all = dti_values_host(m)->layout.params[m->param].elements;
     const uint64_t n = m->part ? all / m->map.tp->size : all;
     const dti_bucket range = {p->offset, p->offset + n};
-    return dti_values_snapshot_shared(m) ? dti_bucket_overlap(range, p->moments) : range;
+    return dti_values_are_units(m) ? dti_bucket_overlap(range, p->moments) : range;
 }
 
 /* The run of place `i` here: an earlier replica's with the same values, or NONE. */
@@ -25,7 +18,7 @@ static uint64_t dti_values_snapshot_twin(const dti_values_move *m, const uint64_
     uint64_t start = DTI_VALUES_NONE;
     for (uint32_t k = i % tensor; k < i && start == DTI_VALUES_NONE; k += tensor)
         start = starts[k];
-    return dti_values_snapshot_shared(m) ? DTI_VALUES_NONE : start;
+    return dti_values_are_units(m) ? DTI_VALUES_NONE : start;
 }
 
 /* Without parts it lies as in the arena, which files have. */

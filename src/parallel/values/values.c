@@ -73,6 +73,13 @@ static bool dti_values_asks(const dti_values_move *m) {
     return m->asks && (m->part || !m->map.alike);
 }
 
+/* Whether replicas shard the parameter's values. */
+static bool dti_values_are_units(const dti_values_move *m) {
+    const dt_store *host = dti_values_host(m);
+    const dti_node *param = &host->graph->nodes[host->layout.params[m->param].node];
+    return m->map.units && dti_param_is_trained(param, m->par->desc.program.params);
+}
+
 /* Whether this rank is with the file. */
 static bool dti_values_is_here(const dti_values_move *m) {
     return m->rank == DTI_VALUES_ALL || m->rank == m->par->mesh.rank;
@@ -268,10 +275,7 @@ static bool dti_values_next(const dti_values_move *m, uint32_t *i, dti_values_pl
 /* A tensor rank's part of elements [0, n) of a piece that begins at `at`. */
 static dti_bucket dti_values_wants(const dti_values_move *m, const dti_values_place *p, uint64_t at,
                                    uint64_t n) {
-    const dt_store *host = dti_values_host(m);
-    const dti_node *param = &host->graph->nodes[host->layout.params[m->param].node];
-    const bool units = m->map.units && dti_param_is_trained(param, m->par->desc.program.params);
-    const bool shared = !m->part && m->map.shards && (m->array || units);
+    const bool shared = !m->part && m->map.shards && (m->array || dti_values_are_units(m));
     const dti_bucket all = {p->offset + at, p->offset + at + n};
     const dti_bucket has = shared ? dti_bucket_overlap(all, p->moments) : all;
     return (dti_bucket){has.begin - all.begin, has.end - all.begin};
@@ -386,6 +390,10 @@ static void dti_values_walk(dti_values_move *m, const dti_values_file *f, uint32
                 dti_values_out(m, f);
         }
     }
+}
+
+static uint32_t dti_values_rank_all(void *user, uint32_t param, uint32_t array) {
+    return DTI_VALUES_ALL;
 }
 
 static dt_result dti_values_save(dti_parallel *par, const dti_values_file *f, uint32_t arrays,

@@ -122,6 +122,8 @@ static dt_result dti_values_save(dti_parallel *par, const dti_values_file *f, ui
                                  char *piece);
 static dt_result dti_values_load(dti_parallel *par, const dti_values_file *f, uint32_t arrays,
                                  char *piece);
+/* A dti_values_file's .rank: each rank reads its own. */
+static uint32_t dti_values_rank_all(void *user, uint32_t param, uint32_t array);
 /* The steps that trained each of the model's parameters, on all ranks together. */
 static dt_result dti_values_counts(dti_parallel *par, uint32_t *counts);
 /* The same to the stores here, with the host's number of steps, after the values; NULL: 0. */
